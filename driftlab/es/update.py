@@ -1,0 +1,136 @@
+"""One ES step with Anchored Weight Decay; training and replay both call this.
+
+    theta <- theta + (alpha / N) * sum_i c_i * eps_i          (LIT-211, LIT-238; 1/sigma is absorbed in alpha)
+    L2:  theta <- theta_0 + (1 - alpha*lambda) * (theta - theta_0)
+    L1:  theta <- theta_0 + sign(theta - theta_0) * max(|theta - theta_0| - alpha*lambda, 0)
+
+All arithmetic is float32 on the host, in a fixed order, on arrays in the canonical layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from driftlab.es.noise import Array, Scheme, noise_chunks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """The numbers that define one update.
+
+    Attributes:
+        seeds, coefficients: one per noise draw.
+        population: N, the divisor (twice the number of seeds when mirrored).
+        alpha: step scale.
+        penalty: anchored weight decay, applied after the step.
+        decay: alpha times lambda.
+        scheme: how seeds become noise.
+    """
+
+    seeds: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    population: int
+    alpha: float
+    penalty: Literal["none", "l1", "l2"]
+    decay: float
+    scheme: Scheme
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepGeometry:
+    """L2 norm of the step, decay included, and its cosine with the previous one (None where undefined)."""
+
+    norm: float
+    cosine: float | None
+
+
+def perturbed(theta: Array, name: str, *, seed: int, sigma: float, scheme: Scheme) -> Array:
+    """A member's tensor ``theta + sigma * eps`` in new memory; ``theta`` is never touched. sigma < 0 mirrors."""
+    out = np.empty_like(theta)
+    flat_theta, flat_out = theta.reshape(-1), out.reshape(-1)
+    scale = np.float32(sigma)
+    for start, chunk in noise_chunks(seed, name, theta.shape, scheme):
+        piece = slice(start, start + chunk.size)
+        np.multiply(chunk, scale, out=chunk)
+        np.add(flat_theta[piece], chunk, out=flat_out[piece])
+    return out
+
+
+def updated(theta: Array, base: Array, name: str, step: Step) -> Array:
+    """The tensor after ``step``, in new memory."""
+    total = np.zeros(theta.size, dtype=np.float32)
+    streams = [noise_chunks(seed, name, theta.shape, step.scheme) for seed in step.seeds]
+    for pieces in zip(*streams, strict=True):
+        for coefficient, (start, chunk) in zip(step.coefficients, pieces, strict=True):
+            # Chunks of the streams come in step; each stream owns its buffer until its next piece.
+            np.multiply(chunk, np.float32(coefficient), out=chunk)
+            total[start : start + chunk.size] += chunk
+    new = theta + (total * np.float32(step.alpha / step.population)).reshape(theta.shape)
+    return anchored(new, base, penalty=step.penalty, decay=step.decay)
+
+
+def anchored(theta: Array, base: Array, *, penalty: Literal["none", "l1", "l2"], decay: float) -> Array:
+    """Anchored Weight Decay (LIT-238): pull ``theta`` towards ``base``.
+
+    L2 keeps ``1 - decay`` of the difference. L1 is the soft threshold: inside it a coordinate becomes exactly base.
+    ``decay`` = 0 returns ``theta`` unchanged, bit for bit.
+    """
+    if penalty == "none" or decay == 0.0:
+        return theta
+    difference = theta - base
+    if penalty == "l2":
+        return base + difference * np.float32(1.0 - decay)
+    shrunk = np.maximum(np.abs(difference) - np.float32(decay), np.float32(0.0))
+    return base + np.copysign(shrunk, difference)
+
+
+def apply_step(
+    weights: Mapping[str, Array],
+    base: Mapping[str, Array],
+    step: Step,
+    *,
+    previous: dict[str, Array] | None,
+    threads: int,
+) -> tuple[dict[str, Array], StepGeometry]:
+    """Apply ``step`` to ``weights`` in place.
+
+    Args:
+        weights: float32 master, canonical name to array; overwritten.
+        base: float32 anchor theta_0.
+        previous: displacement of the previous step, for the cosine; None before the first step.
+        threads: tensors worked on at a time; the result does not depend on it.
+
+    Returns:
+        The displacement of this step and its geometry (norms and products in float64).
+    """
+
+    def one(name: str) -> tuple[Array, float, float, float]:
+        theta = weights[name]
+        new = updated(theta, base[name], name, step)
+        displacement = new - theta
+        theta[...] = new
+        if previous is None:
+            return displacement, _dot(displacement, displacement), 0.0, 0.0
+        old = previous[name]
+        return displacement, _dot(displacement, displacement), _dot(displacement, old), _dot(old, old)
+
+    names = list(weights)
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        results = list(pool.map(one, names))
+    displacement = {name: result[0] for name, result in zip(names, results, strict=True)}
+    squared = sum(result[1] for result in results)
+    product = sum(result[2] for result in results)
+    scale = math.sqrt(squared * sum(result[3] for result in results))
+    cosine = product / scale if previous is not None and scale > 0 else None
+    return displacement, StepGeometry(norm=math.sqrt(squared), cosine=cosine)
+
+
+def _dot(a: Array, b: Array) -> float:
+    # Buffered casts: float64 products of float32 tensors without float64 copies of them.
+    return float(np.einsum("i,i->", a.reshape(-1), b.reshape(-1), dtype=np.float64))

@@ -1,0 +1,57 @@
+"""What a run would take, from its spec and the model's configuration alone: nothing is loaded or downloaded."""
+
+from __future__ import annotations
+
+from driftlab.models.plan import plan_model
+from driftlab.run.spec import RunSpec
+
+# Measured on a stored run: seeds, coefficients and rewards of one member in updates.jsonl, as JSON text.
+_BYTES_PER_MEMBER = 52
+_BYTES_PER_UPDATE = 420
+
+
+def describe(spec: RunSpec) -> list[tuple[str, str]]:
+    """(name, value) lines for ``--dry-run``.
+
+    Raises:
+        DriftlabError: the model's configuration cannot be had.
+    """
+    model, es = plan_model(spec.model.source), spec.es
+    rollouts = es.population * es.iterations * spec.target.train_items
+    points = spec.measured_steps()
+    keyframes = 0 if spec.keyframes_every is None else es.iterations // spec.keyframes_every
+    stored = es.iterations * (_BYTES_PER_UPDATE + _BYTES_PER_MEMBER * es.population)
+    download = model.download_bytes
+    lm_eval, kl = spec.probes.lm_eval, spec.probes.kl
+    lines = [
+        (
+            "base model",
+            f"{spec.model.source} ({model.model_type}), served in {spec.model.dtype} on {spec.model.device}",
+        ),
+        ("parameters", f"{model.n_parameters:,} (tied tensors once)"),
+        ("to download", "not known" if download is None else _size(download)),
+        (
+            "target",
+            f"{spec.target.task}, {spec.target.train_items} prompts, at most {spec.target.max_new_tokens} tokens",
+        ),
+        ("members", f"{es.population} per iteration" + (" (mirrored pairs)" if es.mirrored else "")),
+        ("iterations", f"{es.iterations}, sigma {es.sigma:g}, alpha {es.step_scale:g}"),
+        ("anchor", f"{spec.anchor.penalty}, lambda {spec.anchor.lam:g}, alpha*lambda {spec.decay:g}"),
+        ("rollouts", f"{rollouts:,}"),
+        ("generated tokens", f"at most {rollouts * spec.target.max_new_tokens:,}"),
+        ("host memory", f"{_size(model.host_bytes)} for master and anchor in float32, as much again while updating"),
+        ("measured at", f"{len(points)} steps: {', '.join(map(str, points))}"),
+        ("disk", f"{_size(stored)} of updates, {_size(keyframes * model.bytes_in('float32'))} of keyframes"),
+    ]
+    if lm_eval is not None:
+        lines.append(("prior tasks", f"{', '.join(lm_eval.tasks)}; at most {lm_eval.items} items each"))
+    if kl is not None:
+        lines.append(("reference texts", f"{kl.sequences} of at most {kl.max_new_tokens} tokens for each task"))
+    return lines
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"

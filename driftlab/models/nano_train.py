@@ -1,0 +1,155 @@
+"""Train the nano model: ``python -m driftlab.models.nano_train --out DIR``, deterministic, one thread, minutes.
+
+The same command on the same machine and library versions writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from driftlab.tasks.embedded.documents import TrainingText
+from driftlab.tasks.embedded.suite import training_batches
+from driftlab.tasks.embedded.world import World, build_world
+
+SEED = 1
+STEPS = 4000
+WARMUP = 100
+LEARNING_RATE = 4e-3
+WEIGHT_DECAY = 0.05
+INITIAL_STD = 0.05
+SHORT = 16
+"""Texts of up to this many words go through the model apart from longer ones, so that little is padding."""
+IGNORED = -100
+"""PyTorch's label of positions that are not learned."""
+
+
+def build_tokenizer(world: World) -> PreTrainedTokenizerFast:
+    """One token per word of ``world``; nothing is added to a text, neither at its start nor at its end."""
+    ids = {word: i for i, word in enumerate(world.vocabulary())}
+    words = Tokenizer(WordLevel(ids, unk_token="<unk>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        model_max_length=64,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model(vocabulary: Mapping[str, int], seed: int) -> LlamaForCausalLM:
+    """The untrained model, initialised from a private generator; global random states stay as they were."""
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+        pad_token_id=vocabulary["<pad>"],
+        bos_token_id=vocabulary["<bos>"],
+        eos_token_id=vocabulary["<eos>"],
+    )
+    with torch.random.fork_rng():
+        model = LlamaForCausalLM(config).float()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=INITIAL_STD, generator=generator)
+    return model
+
+
+def encode(texts: list[TrainingText], vocabulary: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(inputs, labels) of shape [texts, longest]; labels are shifted already, and IGNORED where nothing is learned."""
+    rows = [[vocabulary[word] for word in text.text.split()] + [vocabulary["<eos>"]] for text in texts]
+    longest = max(map(len, rows)) - 1
+    inputs = torch.full((len(rows), longest), vocabulary["<pad>"])
+    labels = torch.full((len(rows), longest), IGNORED)
+    for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        given = max(len(text.prompt.split()), 1)
+        inputs[i, : len(row) - 1] = torch.tensor(row[:-1])
+        labels[i, given - 1 : len(row) - 1] = torch.tensor(row[given:])
+    return inputs, labels
+
+
+def text_losses(model: LlamaForCausalLM, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Sum over texts of the mean cross-entropy in nats of a text's learned tokens; a scalar."""
+    learned = labels != IGNORED
+    # Right padding comes after every learned token, which causal attention cannot see: no mask is needed.
+    hidden = model.model(input_ids=inputs).last_hidden_state[learned]
+    losses = torch.nn.functional.cross_entropy(model.lm_head(hidden), labels[learned], reduction="none")
+    weights = (1.0 / learned.sum(dim=1, keepdim=True)).expand_as(labels)[learned]
+    return (losses * weights).sum()
+
+
+def learning_rate(step: int, steps: int) -> float:
+    """Linear warm-up, then half a cosine to zero."""
+    if step < WARMUP:
+        return LEARNING_RATE * (step + 1) / WARMUP
+    return LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(steps - WARMUP, 1)))
+
+
+def train(model: LlamaForCausalLM, batches: Iterator[list[TrainingText]], vocabulary: Mapping[str, int], steps: int) -> None:
+    """Fit ``model`` in place with AdamW, one batch a step."""
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
+    with Progress(*columns) as progress:
+        bar = progress.add_task("training", total=steps, loss=float("nan"))
+        for step in range(steps):
+            texts = next(batches)
+            groups = [[t for t in texts if (len(t.text.split()) <= SHORT) is short] for short in (True, False)]
+            losses = [text_losses(model, *encode(group, vocabulary)) for group in groups if group]
+            loss = torch.stack(losses).sum() / len(texts)
+            optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            progress.update(bar, advance=1, loss=loss.item())
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """Write a Hugging Face folder: configuration, float32 weights, tokenizer, greedy generation settings."""
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.eval().save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the nano model of the embedded suite.")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the model to")
+    parser.add_argument("--steps", type=int, default=STEPS, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="initial weights and training text (default: %(default)s)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    world = build_world()
+    tokenizer = build_tokenizer(world)
+    vocabulary = tokenizer.get_vocab()
+    model = build_model(vocabulary, arguments.seed)
+    train(model, training_batches(world, arguments.seed), vocabulary, arguments.steps)
+    save(model, tokenizer, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

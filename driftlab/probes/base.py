@@ -1,0 +1,47 @@
+"""What a probe is: it looks at a checkpoint beside the base model and returns measurements, leaving no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from driftlab.engines.base import Engine, Weights
+from driftlab.run.records import Example, Measurement, Update
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """Weights after the first ``step`` updates, beside the base.
+
+    Attributes:
+        step: number of updates applied.
+        weights: float32 master weights theta_t.
+        base: float32 base weights theta_0.
+        updates: the ``step`` updates that lead from base to weights; empty for step 0.
+    """
+
+    step: int
+    weights: Weights
+    base: Weights
+    updates: Sequence[Update]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What one probe says about one checkpoint."""
+
+    measurements: tuple[Measurement, ...]
+    examples: tuple[Example, ...] = ()
+
+
+class Probe(Protocol):
+    name: str
+
+    def prepare(self, engine: Engine) -> None:
+        """Once per run, while ``engine`` serves the base model: draw references, build requests."""
+        ...
+
+    def measure(self, checkpoint: Checkpoint, engine: Engine) -> Measured:
+        """``engine`` serves ``checkpoint.weights``. Weights, mode and every random state stay as they were."""
+        ...

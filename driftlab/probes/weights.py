@@ -1,0 +1,272 @@
+"""How far the weights moved from the base, where, how sparsely, and how much of that a pure random walk would give.
+
+Sums are accumulated in float64, tensor by tensor and slice by slice: in half precision the square of a change below
+1.7e-4 is 0 and most of the norm is lost. A tied tensor is counted once, as it is in ``Weights``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from driftlab.drift import theory
+from driftlab.engines.base import Engine, Weights
+from driftlab.probes.base import Checkpoint, Measured
+from driftlab.run.records import Measurement, Update
+
+_SLICE = 1 << 22  # elements widened to float64 at a time, 32 MiB
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)\.")
+_NORM = re.compile(r"norm|(?:^|[._])ln(?:[._]|\d|$)")
+_ATTENTION = re.compile(r"(?:^|\.)(?:self_attn|self_attention|attn|attention)\.")
+_MLP = re.compile(r"(?:^|\.)(?:mlp|feed_forward|ffn|block_sparse_moe|moe|fc1|fc2)(?:\.|$)")
+_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|embed_positions|embed_in|word_embeddings|embeddings|wte|wpe)\.")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection|score)\.")
+
+
+@dataclass(slots=True)
+class _Change:
+    """Sums over the parameters of one group, in float64."""
+
+    n: int = 0
+    squared: float = 0.0
+    base_squared: float = 0.0
+    largest: float = 0.0
+    unchanged: int = 0
+    within_tau: int = 0
+
+    def add(self, other: _Change) -> None:
+        self.n += other.n
+        self.squared += other.squared
+        self.base_squared += other.base_squared
+        # max() drops a NaN that is its second argument; a broken weight must stay visible.
+        self.largest = other.largest if math.isnan(other.largest) else max(self.largest, other.largest)
+        self.unchanged += other.unchanged
+        self.within_tau += other.within_tau
+
+
+def layer_group(name: str) -> str:
+    """Layer group of a canonical Hugging Face parameter name.
+
+    Returns:
+        ``norm`` for every normalisation weight, inside a layer or not; ``layer.<i>.attention`` or ``layer.<i>.mlp``;
+        ``embedding`` (tokens and positions); ``head``; ``other`` for what none of these describes.
+    """
+    if _NORM.search(name):
+        return "norm"
+    layer = _LAYER.search(name)
+    if layer:
+        rest = name[layer.end() :]
+        if _ATTENTION.search(rest):
+            return f"layer.{int(layer.group(1))}.attention"
+        if _MLP.search(rest):
+            return f"layer.{int(layer.group(1))}.mlp"
+        return "other"
+    if _EMBEDDING.search(name):
+        return "embedding"
+    return "head" if _HEAD.search(name) else "other"
+
+
+def group_changes(weights: Weights, base: Weights, tau: float) -> dict[str, _Change]:
+    """Sums of ``weights - base`` by layer group, in order of first appearance.
+
+    Raises:
+        ValueError: when the two differ in tensor names or shapes.
+    """
+    if weights.keys() != base.keys():
+        odd = sorted(weights.keys() ^ base.keys())
+        raise ValueError(f"checkpoint and base differ in {len(odd)} tensor names, the first is {odd[0]}")
+    groups: dict[str, _Change] = {}
+    for name, start in base.items():
+        if weights[name].shape != start.shape:
+            raise ValueError(
+                f"{name}: shape {tuple(weights[name].shape)} in the checkpoint, {tuple(start.shape)} in base"
+            )
+        groups.setdefault(layer_group(name), _Change()).add(_tensor_change(weights[name], start, tau))
+    return groups
+
+
+def _tensor_change(weight: torch.Tensor, base: torch.Tensor, tau: float) -> _Change:
+    total = _Change()
+    flat, flat_base = weight.detach().reshape(-1), base.detach().reshape(-1)
+    for piece, piece_base in zip(flat.split(_SLICE), flat_base.split(_SLICE), strict=True):
+        if piece.numel() == 0:
+            continue
+        start = piece_base.to(torch.float64)
+        change = piece.to(device=start.device, dtype=torch.float64).sub_(start).abs_()
+        total.add(
+            _Change(
+                n=change.numel(),
+                squared=float(change.square().sum()),
+                base_squared=float(start.square().sum()),
+                largest=float(change.max()),
+                unchanged=int((change == 0.0).sum()),
+                within_tau=int((change <= tau).sum()),
+            )
+        )
+    return total
+
+
+class WeightsProbe:
+    """Norms of the change from the base, its sparsity, the last step, and the random-walk predictions beside them.
+
+    Rows (unit): for ``all`` and each layer group ``update_norm`` (l2) and ``relative_update_norm`` (fraction of the
+    base norm); for ``all`` ``max_abs_change`` (absolute), ``zero_fraction`` (exactly unchanged) and ``sparsity``
+    (changed by at most ``tau``), ``step_norm`` (l2) and ``step_cosine`` (cosine) of the last update,
+    ``predicted_norm`` from the applied coefficients, ``predicted_norm_alpha``, ``predicted_norm_sigma``,
+    ``predicted_norm_anchored`` (l2; see ``driftlab.drift.theory``), and ``random_walk_ratio`` = update_norm /
+    predicted_norm. ``n`` counts parameters. A quantity that is not defined at a checkpoint is a skipped row.
+    """
+
+    name = "weights"
+
+    def __init__(self, tau: float = 1e-6) -> None:
+        """``tau``: largest absolute change that counts as none in ``sparsity``; ValueError when negative or NaN."""
+        if not tau >= 0.0:
+            raise ValueError(f"tau is {tau}; an absolute change of 0 or more is needed")
+        self.tau = tau
+
+    def prepare(self, engine: Engine) -> None:
+        """Nothing to prepare: base and checkpoint weights arrive with each checkpoint."""
+
+    def measure(self, checkpoint: Checkpoint, engine: Engine) -> Measured:
+        """Rows for ``checkpoint``; reads its tensors only.
+
+        Raises:
+            ValueError: when weights and base differ in tensor names or shapes, or hold no parameter.
+        """
+        groups = group_changes(checkpoint.weights, checkpoint.base, self.tau)
+        total = _Change()
+        for change in groups.values():
+            total.add(change)
+        if total.n == 0:
+            raise ValueError("the checkpoint holds no parameters")
+        rows = _Rows(checkpoint.step)
+        for group, change in {"all": total, **groups}.items():
+            _add_norms(rows, group, change)
+        _add_sparsity(rows, total, self.tau)
+        _add_last_step(rows, checkpoint, total.n)
+        _add_predictions(rows, checkpoint, total)
+        return Measured(measurements=tuple(rows.rows))
+
+
+class _Rows:
+    """Collects the rows of one checkpoint; a missing value needs a reason, a non-finite one is a failure."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.rows: list[Measurement] = []
+
+    def add(
+        self,
+        quantity: str,
+        value: float | None,
+        unit: str,
+        n: int,
+        *,
+        group: str = "all",
+        stderr: float | None = None,
+        note: str | None = None,
+    ) -> None:
+        failed = value is not None and not math.isfinite(value)
+        self.rows.append(
+            Measurement(
+                step=self.step,
+                probe=WeightsProbe.name,
+                quantity=quantity,
+                group=group,
+                value=None if failed else value,
+                unit=unit,
+                stderr=None if failed else stderr,
+                n=n,
+                status="failed" if failed else "skipped" if value is None else "ok",
+                note=f"the value is {value}: weights or records are not finite" if failed else note,
+            )
+        )
+
+
+def _add_norms(rows: _Rows, group: str, change: _Change) -> None:
+    rows.add("update_norm", math.sqrt(change.squared), "l2", change.n, group=group)
+    if change.base_squared == 0.0:
+        rows.add("relative_update_norm", None, "fraction", change.n, group=group, note="the base norm is 0")
+        return
+    # The quotient of two roots, not the root of a quotient: inf / inf stays a NaN and so a failed row.
+    relative = math.sqrt(change.squared) / math.sqrt(change.base_squared)
+    rows.add("relative_update_norm", relative, "fraction", change.n, group=group)
+
+
+def _add_sparsity(rows: _Rows, total: _Change, tau: float) -> None:
+    rows.add("max_abs_change", total.largest, "absolute", total.n)
+    rows.add("zero_fraction", total.unchanged / total.n, "fraction", total.n, note="exactly unchanged")
+    rows.add("sparsity", total.within_tau / total.n, "fraction", total.n, note=f"absolute change at most {tau:g}")
+
+
+def _add_last_step(rows: _Rows, checkpoint: Checkpoint, n: int) -> None:
+    missing = _why_no_updates(checkpoint)
+    if missing is not None:
+        rows.add("step_norm", None, "l2", n, note=missing)
+        rows.add("step_cosine", None, "cosine", n, note=missing)
+        return
+    last = checkpoint.updates[-1]
+    rows.add("step_norm", last.step_norm, "l2", n)
+    note = None if last.step_cosine is not None else "no previous step, or a step of length 0"
+    rows.add("step_cosine", last.step_cosine, "cosine", n, note=note)
+
+
+def _why_no_updates(checkpoint: Checkpoint) -> str | None:
+    """Why nothing can be said about the steps that led here; None where they are all recorded."""
+    if checkpoint.step == 0:
+        return "step 0 is the base model"
+    if len(checkpoint.updates) != checkpoint.step:
+        return f"{len(checkpoint.updates)} of {checkpoint.step} updates are recorded"
+    return None
+
+
+def _add_predictions(rows: _Rows, checkpoint: Checkpoint, total: _Change) -> None:
+    """The random-walk norms and measured over predicted. Before the first update each prediction is a true 0."""
+    n, updates = total.n, checkpoint.updates
+    missing = _why_no_updates(checkpoint)
+    if missing is not None and checkpoint.step > 0:
+        for quantity in ("predicted_norm", "predicted_norm_alpha", "predicted_norm_sigma", "predicted_norm_anchored"):
+            rows.add(quantity, None, "l2", n, note=missing)
+        rows.add("random_walk_ratio", None, "ratio", n, note=missing)
+        return
+    moments = theory.coordinate_moments(updates)
+    predicted: float | None = None
+    if moments is None:
+        rows.add("predicted_norm", None, "l2", n, note="no law for this sequence of penalties and step sizes")
+    else:
+        predicted = math.sqrt(n * moments.second)
+        sd = theory.norm_sd(moments, n)
+        rows.add("predicted_norm", predicted, "l2", n, stderr=sd, note="from the applied coefficients")
+    alpha = math.hypot(*(theory.alpha_form(u.alpha, n, 1, u.population) for u in updates))
+    rows.add("predicted_norm_alpha", alpha, "l2", n, note="z-scored rewards, step scale alpha, no decay")
+    sigma = math.hypot(*(theory.sigma_form(u.sigma, n, 1, u.population) for u in updates))
+    rows.add("predicted_norm_sigma", sigma, "l2", n, note="z-scored rewards, step scale sigma, no decay")
+    _add_anchored(rows, updates, n)
+    if missing is not None:
+        rows.add("random_walk_ratio", None, "ratio", n, note=missing)
+    elif not predicted:
+        note = "no prediction" if predicted is None else "the predicted norm is 0"
+        rows.add("random_walk_ratio", None, "ratio", n, note=note)
+    else:
+        rows.add("random_walk_ratio", math.sqrt(total.squared) / predicted, "ratio", n)
+
+
+def _add_anchored(rows: _Rows, updates: Sequence[Update], n: int) -> None:
+    if not updates or any(u.penalty != "l2" for u in updates):
+        note = "the penalty is not l2 at every step" if updates else "step 0 is the base model"
+        rows.add("predicted_norm_anchored", None, "l2", n, note=note)
+        return
+    if any((a.alpha, a.decay, a.population) != (b.alpha, b.decay, b.population) for a, b in pairwise(updates)):
+        note = "alpha, decay or population changed during the run; predicted_norm follows them"
+        rows.add("predicted_norm_anchored", None, "l2", n, note=note)
+        return
+    first = updates[0]
+    value = theory.anchored_form(first.alpha, first.decay, n, len(updates), first.population)
+    rows.add("predicted_norm_anchored", value, "l2", n, note="z-scored rewards, step scale alpha, L2 decay")

@@ -1,0 +1,90 @@
+"""A table and its three file formats: CSV for numbers, Markdown for reading, LaTeX for papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """One table.
+
+    Attributes:
+        name: file name without suffix.
+        title: what it holds, with its unit.
+        columns, rows: as shown; every row has one text per column.
+        data: the same numbers unrounded (and, for norms, every step), for CSV.
+        source: which files and columns of a run each cell comes from.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    data: pd.DataFrame
+    source: str
+
+
+def to_csv(table: Table) -> str:
+    """Unrounded numbers; an empty field is a number that does not exist, its ``status`` says why."""
+    return str(table.data.to_csv(index=False, lineterminator="\n"))
+
+
+def to_markdown(table: Table) -> str:
+    """Pipe table, first column left, the others right; text cannot break out of its cell."""
+
+    def line(cells: tuple[str, ...]) -> str:
+        return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
+
+    rule = "|:---|" + "---:|" * (len(table.columns) - 1)
+    return "\n".join([line(table.columns), rule, *(line(row) for row in table.rows)]) + "\n"
+
+
+_MARKDOWN = {"\\": "\\\\", "|": "\\|", "<": "&lt;", "&": "&amp;", "_": "\\_", "*": "\\*", "`": "\\`", "\n": " "}
+
+
+def markdown_text(text: str) -> str:
+    return "".join(_MARKDOWN.get(letter, letter) for letter in text)
+
+
+_LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "\n": " ",
+    "−": "$-$",
+    "–": "--",
+    "±": "$\\pm$",
+    "→": "$\\to$",
+    "‖": "$\\|$",
+    "√": "$\\surd$",
+    "α": "$\\alpha$",
+    "σ": "$\\sigma$",
+    "θ": "$\\theta$",
+    "<": "$<$",
+    ">": "$>$",
+}
+
+
+def to_latex(table: Table) -> str:
+    """A ``tabular`` with booktabs rules, plain ASCII where the text allows it."""
+
+    def line(cells: tuple[str, ...]) -> str:
+        # A cell that starts with "[" would be read as an argument of the row end before it.
+        return " & ".join(f"{{{_latex_text(cell)}}}" for cell in cells) + " \\\\"
+
+    body = [line(row) for row in table.rows]
+    head = [
+        f"% {_latex_text(table.title)}",
+        "% needs \\usepackage{booktabs}",
+        "\\begin{tabular}{l" + "r" * (len(table.columns) - 1),
+    ]
+    head[-1] += "}"
+    lines = [*head, "\\toprule", line(table.columns), "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)

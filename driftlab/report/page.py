@@ -1,0 +1,214 @@
+"""The report itself: a folder with report.md, one self-contained report.html, figures and tables.
+
+The same runs give the same bytes: no time, no absolute path, everything in a fixed order.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from matplotlib.figure import Figure
+
+from driftlab.errors import DriftlabError
+from driftlab.report import plots
+from driftlab.report.formats import Table, markdown_text, to_csv, to_latex, to_markdown
+from driftlab.report.frames import Frames, RunData, build_frames
+from driftlab.report.pairing import accuracy_rows
+from driftlab.report.tables import all_tables
+from driftlab.report.words import SCOPE, captions, main_sentence, settings, without_folders
+
+SAMPLES = 3
+SAMPLE_LENGTH = 600
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """One figure of the page; ``png`` and ``svg`` are None when its quantity was not measured."""
+
+    name: str
+    title: str
+    caption: str
+    png: bytes | None
+    svg: bytes | None
+
+    @property
+    def data_uri(self) -> str | None:
+        return None if self.svg is None else "data:image/svg+xml;base64," + base64.b64encode(self.svg).decode()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One item's model text at the base and at the final step."""
+
+    run: str
+    item: str
+    step: int
+    base: str
+    base_verdict: str
+    final: str
+    final_verdict: str
+
+
+def write_report(runs: Sequence[RunData], out: Path) -> Path:
+    """Write the report of ``runs`` to folder ``out``, replacing an earlier report there, and return ``out``.
+
+    Everything is written to a folder beside it first, so that a report is never half there.
+
+    Raises:
+        DriftlabError: the runs cannot stand in one report, or ``out`` holds something that is not a report.
+    """
+    if out.exists() and not (out / "report.html").is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise DriftlabError(f"{out} exists and is not a report; choose another folder")
+    frames = build_frames(runs)
+    files = render(frames, runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fresh, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("part", "old"))
+    try:
+        for name, data in files.items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / name).write_bytes(data)
+        if out.exists():
+            out.rename(old)
+        fresh.rename(out)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if old.exists() and not out.exists():
+            old.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    return out
+
+
+def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
+    """Relative path to content of every file of the report."""
+    tables = {table.name: table for table in all_tables(frames)}
+    figures = draw(frames)
+    manifests = [run.manifest for run in runs]
+    context: dict[str, Any] = {
+        "target": frames.target,
+        "runs": list(frames.runs["run"]),
+        "sentence": main_sentence(frames),
+        "scope": SCOPE,
+        "tables": tables,
+        "figures": figures,
+        "problems": problem_rows(frames),
+        "samples": samples(frames),
+        "sample_length": SAMPLE_LENGTH,
+        "settings": settings([manifest.spec for manifest in manifests]),
+        "provenance": settings([_provenance(manifest) for manifest in manifests]),
+    }
+    files = {f"{name}": _template(name, escape).render(context).encode() for name, escape in _PAGES}
+    for figure in figures:
+        if figure.png is not None and figure.svg is not None:
+            files[f"figures/{figure.name}.png"] = figure.png
+            files[f"figures/{figure.name}.svg"] = figure.svg
+    for name, table in tables.items():
+        for suffix, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
+            files[f"tables/{name}.{suffix}"] = write(table).encode()
+    return files
+
+
+_PAGES = (("report.html", True), ("report.md", False))
+
+
+def draw(frames: Frames) -> list[Shown]:
+    """The figures in order; one whose rows do not exist says so instead of showing empty axes."""
+    accuracy = accuracy_rows(frames.measurements)
+    target = accuracy[(accuracy["group"] == frames.target) & (accuracy["status"] == "ok")]
+    prior = accuracy[accuracy["group"].isin(frames.priors) & (accuracy["status"] == "ok")]
+    plan: tuple[tuple[str, str, Callable[[Frames], Figure], int], ...] = (
+        ("target", "a. Target", plots.target_figure, len(target) + len(frames.updates)),
+        ("priors", "b. Prior tasks", plots.prior_figure, len(prior)),
+        ("norms", "c. Update norm", plots.norm_figure, len(frames.rows("update_norm", probe="weights"))),
+        ("kl", "d. KL divergence from the base", plots.kl_figure, len(frames.rows("kl_base_to_step", probe="kl"))),
+        ("path", "e. Prior average against target", plots.path_figure, len(frames.prior_averages)),
+    )
+    texts = captions(frames)
+    shown = []
+    for name, title, build, rows in plan:
+        png, svg = plots.save(build(frames)) if rows else (None, None)
+        shown.append(Shown(name=name, title=title, caption=texts[name], png=png, svg=svg))
+    return shown
+
+
+def problem_rows(frames: Frames) -> list[tuple[str, ...]]:
+    """The problem table as text, folders of this machine left out."""
+    return [
+        tuple(without_folders(str(cell)) for cell in row) for row in frames.problems.itertuples(index=False, name=None)
+    ]
+
+
+def samples(frames: Frames) -> list[Sample]:
+    """A few target outputs of each run, base beside final: items that changed first, then by item."""
+    found = []
+    table = frames.examples[(frames.examples["task"] == frames.target) & frames.examples["output"].notna()]
+    for run, last in frames.runs[["run", "last_step"]].itertuples(index=False, name=None):
+        own = table[table["run"] == run].drop_duplicates(["step", "item"]).set_index("item")
+        base, final = own[own["step"] == 0], own[own["step"] == last]
+        if last == 0:
+            continue
+        common = sorted(base.index.intersection(final.index))
+        common.sort(key=lambda item: bool(base.loc[item, "correct"] == final.loc[item, "correct"]))
+        for item in common[:SAMPLES]:
+            before, after = base.loc[item], final.loc[item]
+            found.append(
+                Sample(
+                    run=run,
+                    item=str(item),
+                    step=last,
+                    base=_cut(before["output"]),
+                    base_verdict=_verdict(before),
+                    final=_cut(after["output"]),
+                    final_verdict=_verdict(after),
+                )
+            )
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SAMPLE_LENGTH else text[:SAMPLE_LENGTH] + " […]"
+
+
+def _verdict(row: pd.Series) -> str:
+    words = ["correct" if row["correct"] else "wrong"]
+    words += ["unparsed"] * (row["parsed"] is False) + ["truncated"] * (row["truncated"] is True)
+    return ", ".join(words)
+
+
+def _provenance(manifest: Any) -> dict[str, Any]:
+    kept = {"run_id": manifest.run_id, "digest": manifest.digest, "status": manifest.status}
+    return {**kept, "model": manifest.model, "tasks": manifest.tasks, **manifest.provenance}
+
+
+def _fence(text: str) -> str:
+    """The text as a Markdown code block that its own backticks cannot end."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _rows_as_markdown(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
+    table = Table(name="", title="", columns=tuple(columns), rows=tuple(rows), data=pd.DataFrame(), source="")
+    return to_markdown(table)
+
+
+def _template(name: str, escape: bool) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("driftlab.report"),
+        autoescape=escape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"markdown": markdown_text, "fence": _fence, "table": to_markdown}
+    environment.globals["rows_as_markdown"] = _rows_as_markdown
+    return environment.get_template(f"{name}.j2")

@@ -1,0 +1,70 @@
+"""What failed, was skipped, was not measured or contradicts itself: one table, so that no gap is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from driftlab.report.pairing import accuracy_rows
+
+# Rows whose absence at a measured step is reported; the rest follow from these or are undefined at some steps.
+HEADLINES = (("lm_eval", "accuracy"), ("kl", "kl_base_to_step"), ("weights", "update_norm"))
+
+COLUMNS = ["run", "step", "what", "status", "note"]
+Problem = tuple[str, str, str, str, str]
+
+
+def problem_table(
+    runs: pd.DataFrame,
+    measurements: pd.DataFrame,
+    updates: pd.DataFrame,
+    examples: pd.DataFrame,
+    tasks: Sequence[str],
+) -> pd.DataFrame:
+    """One row per problem: run, step (or steps; empty for the whole run), what, status, note."""
+    headline = measurements[pd.MultiIndex.from_frame(measurements[["probe", "quantity"]]).isin(HEADLINES)]
+    measured = headline[["probe", "quantity", "group"]].itertuples(index=False, name=None)
+    expected = list(dict.fromkeys([*(("lm_eval", "accuracy", task) for task in tasks), *measured]))
+    rows: list[Problem] = []
+    for run in runs.itertuples():
+        own = measurements[measurements["run"] == run.run]
+        if run.status != "finished":
+            rows.append((run.run, "", "run", run.status, run.error or "the run did not finish"))
+        rows += [(run.run, "", "run", "repaired", notice) for notice in run.notices]
+        notes = updates[(updates["run"] == run.run) & updates["note"].notna()]
+        rows += [(run.run, str(row.step), "update", "noted", row.note) for row in notes.itertuples()]
+        rows += _not_ok(own)
+        rows += _absent(own, run.run, expected)
+        rows += _disagreements(own, examples[examples["run"] == run.run])
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _not_ok(rows: pd.DataFrame) -> Iterator[Problem]:
+    for row in rows.itertuples():
+        what = f"{row.probe} {row.quantity}, {row.group}"
+        if row.status != "ok":
+            yield row.run, str(row.step), what, row.status, row.note or "no reason stored"
+        elif row.n_failed:
+            yield row.run, str(row.step), what, "failed", f"{row.n_failed} of {row.n} items failed"
+
+
+def _absent(rows: pd.DataFrame, run: str, expected: Sequence[tuple[str, str, str]]) -> Iterator[Problem]:
+    seen = set(rows[["probe", "quantity", "group", "step"]].itertuples(index=False, name=None))
+    steps = sorted(set(rows["step"]))
+    for probe, quantity, group in expected:
+        absent = [str(step) for step in steps if (probe, quantity, group, step) not in seen]
+        if absent:
+            yield run, ", ".join(absent), f"{probe} {quantity}, {group}", "not measured", "no row stored"
+
+
+def _disagreements(rows: pd.DataFrame, examples: pd.DataFrame) -> Iterator[Problem]:
+    """Accuracy rows that their own items do not give."""
+    own = examples.groupby(["task", "step"])["correct"].agg(["mean", "size"])
+    for row in accuracy_rows(rows).itertuples():
+        if row.status != "ok" or (row.group, row.step) not in own.index:
+            continue
+        mean, size = own.loc[(row.group, row.step)]
+        if size == row.n and abs(mean - row.value) > 1e-6:
+            note = f"the accuracy row says {row.value:.4f}, its {row.n} items give {mean:.4f}"
+            yield row.run, str(row.step), f"lm_eval accuracy, {row.group}", "disagrees", note

@@ -1,0 +1,229 @@
+"""The report's tables: what a reader sees, the numbers at full precision, and where each cell comes from.
+
+Changes of accuracy are in percentage points ("points"), accuracies in per cent, norms are L2, KL in nats per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from driftlab.drift.stats import norm_band, proportion_interval
+from driftlab.report.formats import Table
+from driftlab.report.frames import Frames
+from driftlab.report.pairing import accuracy_rows
+
+NOT_MEASURED = "not measured"
+Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+
+
+def points(value: float, *, sign: bool = True) -> str:
+    """A fraction as percentage points with one decimal; ``-0.0`` is written ``0.0``."""
+    rounded = round(100 * value, 1) + 0.0
+    return (f"{rounded:+.1f}" if sign and rounded else f"{rounded:.1f}").replace("-", "−")
+
+
+def change(row: Mapping[str, Any] | None) -> str:
+    """Change in points with its 95 % interval, or why there is none."""
+    if row is None:
+        return NOT_MEASURED
+    if row["status"] != "ok":
+        return str(row["status"])
+    if row.get("gained", 1) + row.get("lost", 1) == 0:
+        return "0.0 [no item changed]"
+    if pd.isna(row["low"]):
+        return f"{points(row['difference'])} [no interval: one cluster]"
+    return f"{points(row['difference'])} [{points(row['low'])}, {points(row['high'])}]"
+
+
+def at_last_step(frames: Frames, table: pd.DataFrame, run: str, **where: str) -> dict[str, Any] | None:
+    """The row of ``table`` at the last measured step of ``run``; None when there is none."""
+    last = frames.runs.loc[frames.runs["run"] == run, "last_step"].iloc[0]
+    chosen = table[(table["run"] == run) & (table["step"] == last)]
+    for column, value in where.items():
+        chosen = chosen[chosen[column] == value]
+    return {str(key): value for key, value in chosen.iloc[0].items()} if len(chosen) else None
+
+
+def final_table(frames: Frames) -> Table:
+    """Final minus base per task and run, and the average over the prior tasks."""
+    runs = [(row.run, row.last_step) for row in frames.runs.itertuples()]
+    rows = []
+    for task in (frames.target, *frames.priors):
+        cells = [at_last_step(frames, frames.differences, run, task=task) for run, _ in runs]
+        name = f"{task} (target)" if task == frames.target else task
+        rows.append((name, _items(cells), *(change(cell) for cell in cells)))
+    if frames.priors:
+        cells = [at_last_step(frames, frames.averages, run) for run, _ in runs]
+        rows.append((f"average of {_tasks(len(frames.priors))}", _items(cells), *(change(cell) for cell in cells)))
+    last = frames.runs.set_index("run")["last_step"]
+    data = pd.concat(
+        [frames.differences.drop(columns="arm"), frames.averages.drop(columns="arm").assign(task="", role="average")]
+    )
+    data = data[data["step"] == data["run"].map(last)]
+    return Table(
+        name="final-minus-base",
+        title="Accuracy, final minus base, in points [95 % interval]",
+        columns=("task", "items", *(f"{run}, step {last_step}" for run, last_step in runs)),
+        rows=tuple(rows),
+        data=data.reset_index(drop=True),
+        source="Each change is the mean of `correct` at the final step minus `correct` at step 0 in `examples/`, over "
+        "items with the same `task` and `item` at both; items with the same `cluster` are not taken as independent. "
+        "The average is the unweighted mean of the prior tasks' changes; its items are their sum.",
+    )
+
+
+def _tasks(number: int) -> str:
+    return "1 prior task" if number == 1 else f"{number} prior tasks"
+
+
+def _items(cells: list[dict[str, Any] | None]) -> str:
+    counts = ["–" if cell is None or pd.isna(cell["n"]) else str(int(cell["n"])) for cell in cells]
+    return counts[0] if len(set(counts)) == 1 else " / ".join(counts)
+
+
+def accuracy_table(frames: Frames) -> Table:
+    """Accuracy at the base, at the final step and at the lowest measured step after the base."""
+    stored = accuracy_rows(frames.measurements)
+    rows, data = [], []
+    for task in (frames.target, *frames.priors):
+        for run, last in frames.runs[["run", "last_step"]].itertuples(index=False, name=None):
+            own = stored[(stored["run"] == run) & (stored["group"] == task)].sort_values("step", kind="stable")
+            later = own[(own["step"] > 0) & (own["status"] == "ok")]
+            lowest = later.loc[[later["value"].idxmin()]] if len(later) else later
+            kinds = {"base": own[own["step"] == 0], "final": own[own["step"] == last], "lowest": lowest}
+            picked = {kind: _first(part) for kind, part in kinds.items()}
+            step = "" if picked["lowest"] is None else f" (step {picked['lowest']['step']})"
+            shown = {kind: _accuracy(row) for kind, row in picked.items()}
+            rows.append((task, run, shown["base"], shown["final"], shown["lowest"] + step, _unparsed(picked)))
+            data += [{"at": kind} | row for kind, row in picked.items() if row is not None]
+    return Table(
+        name="accuracy",
+        title="Accuracy in % [95 % interval], at step 0, at the final step and where it was lowest",
+        columns=("task", "run", "base", "final", "lowest after base", "unparsed, base → final"),
+        rows=tuple(rows),
+        data=pd.DataFrame(data, columns=["at", *stored.columns.drop("arm")]),
+        source="`value`, `n` and `n_unparsed` of rows with probe `lm_eval`, quantity `accuracy` in "
+        "`measurements.jsonl`. Intervals are Wilson's, items taken as independent. The lowest of many "
+        "measured steps is picked for being low, so it reads lower than it is.",
+    )
+
+
+def _first(part: pd.DataFrame) -> dict[str, Any] | None:
+    return {str(key): value for key, value in part.iloc[0].items()} if len(part) else None
+
+
+def _shown(row: Mapping[str, Any] | None, text: Callable[[Mapping[str, Any]], str]) -> str:
+    if row is None:
+        return NOT_MEASURED
+    return text(row) if row["status"] == "ok" else str(row["status"])
+
+
+def _accuracy(row: Mapping[str, Any] | None) -> str:
+    def text(row: Mapping[str, Any]) -> str:
+        ends = proportion_interval(round(row["value"] * row["n"], 6), row["n"])
+        return f"{points(row['value'], sign=False)} [{points(ends.low, sign=False)}, {points(ends.high, sign=False)}]"
+
+    return _shown(row, text)
+
+
+def _unparsed(picked: Mapping[str, dict[str, Any] | None]) -> str:
+    counts = [_shown(picked[kind], lambda row: f"{row['n_unparsed']} of {row['n']}") for kind in ("base", "final")]
+    return " → ".join(counts)
+
+
+def peak_table(frames: Frames) -> Table:
+    """Where training reward and target accuracy were highest."""
+    rows = []
+    for run in frames.runs["run"]:
+        for quantity in ("training reward", "target accuracy"):
+            found = frames.peaks[(frames.peaks["run"] == run) & (frames.peaks["quantity"] == quantity)]
+            value = f"{found['value'].iloc[0]:.4g}" if len(found) else NOT_MEASURED
+            rows.append((run, quantity, value, str(found["step"].iloc[0]) if len(found) else NOT_MEASURED))
+    return Table(
+        name="peaks",
+        title="Highest training reward (mean over members) and target accuracy (fraction), first of equals",
+        columns=("run", "quantity", "highest value", "at step"),
+        rows=tuple(rows),
+        data=frames.peaks,
+        source="Mean of `rewards` in `updates.jsonl`; `value` of the target's `accuracy` rows in `measurements.jsonl`.",
+    )
+
+
+_NORMS = {
+    "update_norm": "measured",
+    "predicted_norm": "random walk, applied coefficients",
+    "predicted_norm_alpha": "α√(dT/N)",
+    "predicted_norm_sigma": "σ√(dT/N)",
+    "random_walk_ratio": "measured / random walk",
+    "relative_update_norm": "relative to base norm",
+}
+
+
+def norm_table(frames: Frames) -> Table:
+    """Measured update norm beside the forms of the random-walk law, at each run's last step."""
+    table = frames.measurements[frames.measurements["probe"] == "weights"]
+    table = table[(table["group"] == "all") & table["quantity"].isin(_NORMS)]
+    rows = []
+    for run, last in frames.runs[["run", "last_step"]].itertuples(index=False, name=None):
+        cells = {name: at_last_step(frames, table, run, quantity=name) for name in _NORMS}
+        values = [_shown(cell, lambda row: f"{row['value']:.4g}") for cell in cells.values()]
+        count = _shown(cells["update_norm"], lambda row: f"{row['n']:,}")
+        rows.append((run, str(last), count, values[0], values[1], _band(cells["predicted_norm"]), *values[2:]))
+    names = list(_NORMS.values())
+    return Table(
+        name="norms",
+        title="Update norm ‖θ_t − θ_0‖ (L2) and the random-walk law, at the last measured step t = T",
+        columns=("run", "step", "parameters d", *names[:2], "95 % band", *names[2:]),
+        rows=tuple(rows),
+        data=table.drop(columns="arm").reset_index(drop=True),
+        source="`value` of rows with probe `weights`, group `all` in `measurements.jsonl`; d is their `n`. The first "
+        "random-walk column follows the applied coefficients and the anchor; the α form is exact for standardised "
+        "scores that are independent of the noise, with no anchor; the σ form takes σ for the step scale. The band is "
+        "the 95 % range of a norm of d Gaussian coordinates. The CSV holds every step.",
+    )
+
+
+def _band(row: Mapping[str, Any] | None) -> str:
+    def text(row: Mapping[str, Any]) -> str:
+        ends = norm_band(row["value"], row["n"])
+        return f"{ends.low:.4g} to {ends.high:.4g}"
+
+    return _shown(row, text)
+
+
+def kl_table(frames: Frames) -> Table:
+    """KL divergence of each run's last measured step from the base, per text set."""
+    table = frames.measurements[frames.measurements["probe"] == "kl"]
+    rows = []
+    for group in dict.fromkeys(table["group"]):
+        for run, last in frames.runs[["run", "last_step"]].itertuples(index=False, name=None):
+            cells = [
+                at_last_step(frames, table, run, quantity=quantity, group=group)
+                for quantity in ("kl_base_to_step", "kl_base_to_step_prompt_average")
+            ]
+            count = _shown(cells[0], lambda row: str(row["n"]))
+            rows.append((group, run, str(last), count, *(_shown(cell, _nats) for cell in cells)))
+    return Table(
+        name="kl",
+        title="KL(base ‖ step) in nats per token [95 % interval], at the last measured step",
+        columns=("text set", "run", "step", "sequences", "token-weighted", "prompt-averaged"),
+        rows=tuple(rows),
+        data=table.drop(columns="arm").reset_index(drop=True),
+        source="`value`, `stderr` and `n` of rows with probe `kl` in `measurements.jsonl`, the text set being their "
+        "`group`; the interval is value ± 1.96 standard errors over sequences. The CSV holds every step.",
+    )
+
+
+def _nats(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["stderr"]):
+        return f"{row['value']:.4g} [no interval]"
+    low, high = (row["value"] + side * Z * row["stderr"] for side in (-1, 1))
+    return f"{row['value']:.4g} [{low:.4g}, {high:.4g}]".replace("-", "−")
+
+
+def all_tables(frames: Frames) -> list[Table]:
+    """Every table, in the order of the report."""
+    return [build(frames) for build in (final_table, accuracy_table, peak_table, norm_table, kl_table)]

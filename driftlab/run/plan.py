@@ -1,0 +1,136 @@
+"""From a preset or TOML file and ``--set`` overrides to the runs it asks for, one per arm."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from driftlab.errors import SpecError
+from driftlab.run.spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """One run of a plan: the spec as the user gave it (file and overrides), and as resolved."""
+
+    given: Mapping[str, Any]
+    spec: RunSpec
+
+    @property
+    def folder(self) -> str:
+        """Folder name of arm and seed, for example ``es-awd-l2-s0``."""
+        return re.sub(r"[^a-z0-9]+", "-", self.spec.arm.lower()).strip("-") + f"-s{self.spec.seed}"
+
+
+def presets() -> list[str]:
+    """Names of the presets shipped with the package."""
+    folder = resources.files("driftlab") / "presets"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_plan(source: str, overrides: Sequence[str] = (), arms: Sequence[str] = ()) -> list[PlannedRun]:
+    """Read preset ``source`` or the TOML file of that name; apply ``key.path=value`` overrides.
+
+    A file may hold a table ``[arms."NAME"]`` per arm, whose entries override the rest; without one there is one run.
+    ``arms`` keeps only the named arms.
+
+    Raises:
+        SpecError: unknown preset, key or arm (with the nearest valid one), or a value that cannot be run.
+    """
+    document = _read(source)
+    if not isinstance(document.get("arms", {}), dict):
+        raise SpecError(f"arms in {source} must be tables such as [arms.ES], got {document['arms']!r}")
+    tables: dict[str, Any] = document.pop("arms", {}) or {document.get("arm", "ES"): {}}
+    unknown = [arm for arm in arms if arm not in tables]
+    if unknown:
+        raise SpecError(f"unknown arm {unknown[0]!r} in {source}; {_nearest(unknown[0], tables)}")
+    planned = []
+    for arm, table in tables.items():
+        if arms and arm not in arms:
+            continue
+        given = _merge(document, {"arm": arm, **table})
+        for override in overrides:
+            given = _merge(given, _parse_override(override))
+        if given.get("data") is None and os.environ.get("DRIFTLAB_DATA"):
+            given = {**given, "data": os.environ["DRIFTLAB_DATA"]}
+        planned.append(PlannedRun(given=given, spec=resolve(given, source)))
+    return planned
+
+
+def resolve(given: Mapping[str, Any], source: str) -> RunSpec:
+    """Validate; the first problem becomes one sentence."""
+    try:
+        return RunSpec.model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
+        if first["type"] == "extra_forbidden":
+            raise SpecError(f"unknown key {path!r} in {source}; {_nearest(path, _keys(RunSpec))}") from None
+        if first["type"] == "missing":
+            raise SpecError(f"{source} lacks {path!r}, which a run needs; set it with --set {path}=...") from None
+        if first["type"] == "value_error":
+            raise SpecError(f"{first['msg'].removeprefix('Value error, ')} (in {source})") from None
+        raise SpecError(f"{path} in {source} is {first['input']!r}: {first['msg'].lower()}") from None
+
+
+def _read(source: str) -> dict[str, Any]:
+    path = Path(source)
+    if source in presets():
+        text = (resources.files("driftlab") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
+    elif path.suffix == ".toml" and path.is_file():
+        text = path.read_text(encoding="utf-8")
+    else:
+        raise SpecError(f"no preset or .toml file named {source!r}; {_nearest(source, presets())}")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{source} is not valid TOML: {error}") from None
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    """``es.population=128`` to a nested dict; the value is TOML, or a bare string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"--set takes key=value, got {text!r}; for example --set es.population=128")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Dotted names of every key a spec may hold."""
+    names = []
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        names.append(key)
+        for option in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(option, type) and issubclass(option, BaseModel):
+                names += _keys(option, f"{key}.")
+    return names
+
+
+def _nearest(name: str, valid: Iterable[str]) -> str:
+    options = list(valid)
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.4)
+    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(sorted(options))}"

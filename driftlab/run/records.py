@@ -1,0 +1,112 @@
+"""The facts a run stores, one line each: updates, measurements, examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["ok", "failed", "skipped"]
+Penalty = Literal["none", "l1", "l2"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """One ES iteration, enough to replay it: ``theta += (alpha / population) * sum(coefficient * noise(seed))``.
+
+    Attributes:
+        step: updates applied, this one included; the first is 1, the base model is 0.
+        seeds: one per noise draw (half the population when mirrored).
+        coefficients: one per seed, as applied, after shaping.
+        population: number of members N; the divisor of the update.
+        sigma: perturbation scale used for the rollouts.
+        alpha: step scale.
+        penalty, decay: anchored weight decay after the step; ``decay`` is alpha times lambda.
+        rewards: mean reward of each member (mirrored: all plus members, then all minus members).
+        step_norm: L2 norm of this step in weight space, decay included.
+        step_cosine: cosine with the previous step; None for the first step or when a step is zero.
+        weights_hash: hash of the master weights after this update.
+        prompt_tokens, generated_tokens: tokens of all members' rollouts.
+        seconds: wall time: ``rollout``, ``reward``, ``update`` (noise, step and hash), and ``total``.
+        note: plain words, for example that all rewards were equal.
+    """
+
+    step: int
+    seeds: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    population: int
+    sigma: float
+    alpha: float
+    penalty: Penalty
+    decay: float
+    rewards: tuple[float, ...]
+    step_norm: float
+    step_cosine: float | None
+    weights_hash: str
+    prompt_tokens: int
+    generated_tokens: int
+    seconds: Mapping[str, float]
+    note: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """One number about one checkpoint.
+
+    Attributes:
+        step: updates applied to the base model when it was measured.
+        probe: ``weights``, ``kl`` or ``lm_eval``.
+        quantity: the glossary's name for it, for example ``accuracy``.
+        group: task, text set or layer group; ``all`` for the whole model.
+        value: None exactly when ``status`` is not ``ok``.
+        unit: ``l2``, ``fraction``, ``nats/token``, ...
+        stderr: standard error; None where none is defined.
+        n: items, sequences or parameters behind the value.
+        n_failed, n_unparsed: items that failed, and answers that could not be read, among ``n``.
+        status, note: ``failed`` and ``skipped`` rows say why in ``note``.
+    """
+
+    step: int
+    probe: str
+    quantity: str
+    group: str
+    value: float | None
+    unit: str
+    stderr: float | None
+    n: int
+    n_failed: int = 0
+    n_unparsed: int = 0
+    status: Status = "ok"
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != (self.status != "ok"):
+            raise ValueError(f"measurement {self.quantity}/{self.group}: value {self.value} with status {self.status}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One evaluation item at one checkpoint; pairs across checkpoints by ``item``.
+
+    Attributes:
+        task: lm-eval task name.
+        item: content hash of the document.
+        cluster: items that are not independent share it (a theory, a category); the item itself otherwise.
+        correct: headline metric of the item, 0 or 1.
+        score: log-likelihood margin (gold minus best other, nats) for choice tasks, reward for generated ones;
+            None where undefined.
+        output_length: generated characters; None for choice tasks.
+        parsed, truncated: None for choice tasks.
+        output: generated text; None for choice tasks.
+    """
+
+    step: int
+    task: str
+    item: str
+    cluster: str
+    correct: float
+    score: float | None
+    output_length: int | None
+    parsed: bool | None
+    truncated: bool | None
+    output: str | None

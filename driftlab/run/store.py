@@ -1,0 +1,227 @@
+"""The run directory. Only this module opens its files.
+
+``run.json`` is written beside and renamed; ``*.jsonl`` files get one fact a line, flushed. A measured step is complete
+when its ``examples`` file exists, which is written last; rows of an incomplete step are dropped on resume.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from driftlab.errors import RunError
+from driftlab.run.records import Example, Measurement, Update
+
+SCHEMA = 1
+# Which release reads which schema; every schema ever written stays listed.
+READERS = {1: "0.1"}
+
+Record = TypeVar("Record", Update, Measurement, Example)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """``run.json``: what was asked, with which code, how it ended. ``status``: started|finished|failed|stopped."""
+
+    schema: int
+    run_id: str
+    status: str
+    error: str | None
+    digest: str
+    given: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    model: Mapping[str, Any]
+    tasks: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+
+class RunStore:
+    """One run directory."""
+
+    def __init__(self, path: Path, manifest: Manifest, notices: list[str]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.notices = notices
+        """What was repaired while reading, in words."""
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest) -> RunStore:
+        """A new run.
+
+        Raises:
+            RunError: ``path`` exists.
+        """
+        if path.exists():
+            raise RunError(f"{path} already exists; continue it with --resume, or choose another folder with --out")
+        path.mkdir(parents=True)
+        store = cls(path, manifest, [])
+        store._write_manifest()
+        return store
+
+    @classmethod
+    def open(cls, path: Path) -> RunStore:
+        """An existing run.
+
+        Raises:
+            RunError: no run there, unreadable ``run.json``, or an unknown schema version.
+        """
+        file = path / "run.json"
+        if not file.is_file():
+            raise RunError(f"no run in {path}: {file} is missing; 'driftlab ls' lists the runs of a folder")
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{file} is not valid JSON ({error}); restore it from a copy") from None
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if schema not in READERS:
+            raise RunError(
+                f"{file} has schema {schema!r}; this driftlab reads schema {', '.join(map(str, READERS))}: "
+                f"install the driftlab that wrote it (it is named under provenance.driftlab)"
+            )
+        try:
+            return cls(path, Manifest(**document), [])
+        except TypeError as error:
+            raise RunError(f"{file} does not hold the fields of schema {schema}: {error}") from None
+
+    def set_status(self, status: str, error: str | None = None) -> None:
+        self.manifest = replace(self.manifest, status=status, error=error)
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        text = json.dumps(asdict(self.manifest), indent=1, ensure_ascii=False) + "\n"
+        _replace(self.path / "run.json", text.encode())
+
+    # Updates and measurements: append, flush, one fact a line.
+
+    def append_update(self, update: Update) -> None:
+        _append(self.path / "updates.jsonl", [update])
+
+    def updates(self) -> list[Update]:
+        updates = self._read(self.path / "updates.jsonl", Update)
+        for number, update in enumerate(updates, start=1):
+            if update.step != number:
+                raise RunError(f"{self.path / 'updates.jsonl'} line {number} holds step {update.step}, not {number}")
+        return updates
+
+    def add_measured(self, step: int, measurements: Iterable[Measurement], examples: Iterable[Example]) -> None:
+        """Rows first, then the examples file, whose presence says that the step is complete."""
+        _append(self.path / "measurements.jsonl", measurements)
+        lines = "".join(_line(example) for example in examples)
+        buffer = io.BytesIO()
+        # No time and no name in the header: the same examples give the same bytes.
+        with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as stream:
+            stream.write(lines.encode())
+        (self.path / "examples").mkdir(exist_ok=True)
+        _replace(self._examples_file(step), buffer.getvalue())
+
+    def measurements(self) -> list[Measurement]:
+        """Rows of complete steps."""
+        complete = set(self.example_steps())
+        rows = self._read(self.path / "measurements.jsonl", Measurement)
+        return [row for row in rows if row.step in complete]
+
+    def example_steps(self) -> list[int]:
+        """Completely measured steps, ascending."""
+        return sorted(int(file.name[5:11]) for file in (self.path / "examples").glob("step-*.jsonl.gz"))
+
+    def examples(self, step: int) -> list[Example]:
+        file = self._examples_file(step)
+        try:
+            lines = gzip.decompress(file.read_bytes()).split(b"\n")[:-1]
+        except (OSError, EOFError, ValueError) as error:
+            raise RunError(f"{file} cannot be read: {error}") from None
+        return [_parse(line, Example, file, number) for number, line in enumerate(lines, start=1)]
+
+    def _examples_file(self, step: int) -> Path:
+        return self.path / "examples" / f"step-{step:06d}.jsonl.gz"
+
+    def trim(self) -> None:
+        """Before appending again: cut torn last lines and rows of incompletely measured steps from the files."""
+        for file, records in (
+            (self.path / "updates.jsonl", self.updates()),
+            (self.path / "measurements.jsonl", self.measurements()),
+        ):
+            if file.exists():
+                text = "".join(_line(record) for record in records).encode()
+                if text != file.read_bytes():
+                    _replace(file, text)
+
+    # Keyframes and reference texts.
+
+    def save_keyframe(self, step: int, weights: Mapping[str, Any]) -> None:
+        from safetensors.torch import save
+
+        (self.path / "weights").mkdir(exist_ok=True)
+        _replace(self.path / "weights" / f"step-{step:06d}.safetensors", save(dict(weights)))
+
+    def keyframe_steps(self) -> list[int]:
+        return sorted(int(file.name[5:11]) for file in (self.path / "weights").glob("step-*.safetensors"))
+
+    def keyframe(self, step: int) -> dict[str, Any]:
+        from safetensors.torch import load_file
+
+        return load_file(self.path / "weights" / f"step-{step:06d}.safetensors")
+
+    def save_references(self, references: Mapping[str, Any]) -> None:
+        """Token ids of the KL probe's continuations."""
+        _replace(self.path / "references.json", json.dumps(references, separators=(",", ":")).encode())
+
+    def references(self) -> dict[str, Any] | None:
+        file = self.path / "references.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def _read(self, file: Path, kind: type[Record]) -> list[Record]:
+        if not file.exists():
+            return []
+        data = file.read_bytes()
+        lines = data.split(b"\n")
+        torn = lines.pop()
+        if torn:
+            # A line without its newline was being written when the process ended.
+            self.notices.append(f"{file}: dropped a torn last line ({len(torn)} bytes)")
+        return [_parse(line, kind, file, number) for number, line in enumerate(lines, start=1)]
+
+
+def find_runs(folder: Path) -> list[RunStore]:
+    """Every run below ``folder``, by path."""
+    return [RunStore.open(file.parent) for file in sorted(folder.rglob("run.json"))]
+
+
+def _line(record: Update | Measurement | Example) -> str:
+    return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _parse(line: bytes | str, kind: type[Record], file: Path, number: int) -> Record:
+    try:
+        document = json.loads(line)
+        names = {field.name for field in fields(kind)}
+        unknown = set(document) - names
+        if unknown:
+            raise ValueError(f"unknown field {sorted(unknown)[0]}")
+        lists = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
+        return kind(**{**document, **lists})
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{file} line {number} is not a valid record ({error}); restore the file from a copy") from None
+
+
+def _append(file: Path, records: Iterable[Update | Measurement]) -> None:
+    with file.open("ab") as stream:
+        stream.write("".join(_line(record) for record in records).encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Write beside and rename: a reader sees the old file or the new one, never a part."""
+    temporary = file.with_name(f".{file.name}.part")
+    with temporary.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)

@@ -1,0 +1,120 @@
+"""Everything a run needs, loaded and checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from driftlab.engines.population import Rollouts, SequentialRollouts, StackedRollouts
+from driftlab.engines.transformers import TransformersEngine
+from driftlab.models.base import DTYPES, BaseModel, load_base
+from driftlab.probes.base import Probe
+from driftlab.probes.kl import KlProbe
+from driftlab.probes.lm_eval import LmEvalProbe
+from driftlab.probes.weights import WeightsProbe
+from driftlab.run.spec import RunSpec
+from driftlab.tasks.base import Item, Target
+from driftlab.tasks.targets import target as find_target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """What just happened, for whoever shows progress.
+
+    ``kind``: ``loading``, ``iteration`` (with ``reward``), ``probing`` (with ``detail``), ``measured``.
+    """
+
+    kind: str
+    step: int
+    seconds: float = 0.0
+    detail: str = ""
+    reward: float | None = None
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """Everything a run needs, loaded and checked, before anything is written."""
+
+    spec: RunSpec
+    base: BaseModel
+    engine: TransformersEngine
+    rollouts: Rollouts
+    target: Target
+    items: tuple[Item, ...]
+    prompts: tuple[tuple[int, ...], ...]
+    probes: tuple[Probe, ...]
+    task_hashes: Mapping[str, str]
+    references: Mapping[str, Any]
+
+
+def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listener) -> Session:
+    """Load the model, draw the training batch, build the probes' requests and reference texts."""
+    torch.set_num_threads(spec.threads)
+    target = find_target(spec.target.task)
+    items = target.train_items(count=spec.target.train_items, seed=spec.target.data_seed, data=spec.data)
+    base = load_base(
+        spec.model.source, dtype=DTYPES[spec.model.dtype], device=spec.model.device, revision=spec.model.revision
+    )
+    engine = TransformersEngine(base.model, base.tokenizer, batch_size=spec.target.batch_size)
+    kind = StackedRollouts if spec.es.rollouts == "stacked" else SequentialRollouts
+    rollouts = kind(
+        engine=engine, scheme=spec.es.noise, max_new_tokens=spec.target.max_new_tokens, threads=spec.threads
+    )
+    probes: list[Probe] = []
+    if spec.probes.weights is not None:
+        probes.append(WeightsProbe(tau=spec.probes.weights.tau))
+    harness = _lm_eval_probe(spec, target, engine, listen)
+    texts = {target.name: [engine.encode(item.prompt, chat=spec.model.chat) for item in items]}
+    hashes = {}
+    if harness is not None:
+        probes.append(harness)
+        hashes = {task: harness.settings_hash(task) for task in harness.tasks}
+        count = spec.probes.kl.sequences if spec.probes.kl is not None else 0
+        texts = {task: [engine.encode(text, chat=False) for text in harness.contexts(task, count)] for task in hashes}
+    kl = None
+    if spec.probes.kl is not None:
+        kl = KlProbe(
+            {task: prompts[: spec.probes.kl.sequences] for task, prompts in texts.items()},
+            max_new_tokens=spec.probes.kl.max_new_tokens,
+            seed=spec.probes.kl.seed,
+            references=references,
+        )
+        listen(Event(kind="probing", step=0, detail="drawing reference texts"))
+        kl.prepare(engine)
+        probes.append(kl)
+    return Session(
+        spec=spec,
+        base=base,
+        engine=engine,
+        rollouts=rollouts,
+        target=target,
+        items=items,
+        prompts=tuple(engine.encode(item.prompt, chat=spec.model.chat) for item in items),
+        probes=tuple(probes),
+        task_hashes=hashes,
+        references={} if kl is None else kl.references,
+    )
+
+
+def _lm_eval_probe(spec: RunSpec, target: Target, engine: TransformersEngine, listen: Listener) -> LmEvalProbe | None:
+    settings = spec.probes.lm_eval
+    if settings is None:
+        return None
+    probe = LmEvalProbe(
+        tuple(dict.fromkeys((target.lm_eval_task, *settings.tasks))),
+        items=settings.items,
+        seed=settings.seed,
+        batch_size=settings.batch_size,
+        data=spec.data,
+        chat=spec.model.chat,
+        max_gen_toks=spec.target.max_new_tokens,
+        progress=lambda task: listen(Event(kind="probing", step=0, detail=task)),
+    )
+    probe.prepare(engine)
+    return probe

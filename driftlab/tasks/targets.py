@@ -1,0 +1,28 @@
+"""The target tasks by name."""
+
+from __future__ import annotations
+
+import difflib
+
+from driftlab.errors import SpecError
+from driftlab.tasks.base import Target
+from driftlab.tasks.countdown import Countdown, GeneratedCountdown
+from driftlab.tasks.embedded.countdown import EmbeddedCountdown
+
+TARGETS: dict[str, Target] = {
+    "countdown": Countdown(),
+    "countdown_generated": GeneratedCountdown(),
+    "embedded_countdown": EmbeddedCountdown(),
+}
+
+
+def target(name: str) -> Target:
+    """The target task called ``name``.
+
+    Raises:
+        SpecError: there is none; the message gives the nearest names.
+    """
+    if name not in TARGETS:
+        near = difflib.get_close_matches(name, TARGETS) or sorted(TARGETS)
+        raise SpecError(f"unknown target task {name!r}; nearest: {', '.join(near)}")
+    return TARGETS[name]

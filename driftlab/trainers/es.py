@@ -1,0 +1,135 @@
+"""Evolution strategies on one page: ask, evaluate, tell (LIT-211, LIT-238)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from driftlab.engines.base import Completion
+from driftlab.engines.population import Member, Rollouts
+from driftlab.errors import TrainingError
+from driftlab.es.seeds import member_seeds
+from driftlab.es.shaping import coefficients
+from driftlab.es.update import Step
+from driftlab.models.checkpoints import State
+from driftlab.run.records import Update
+from driftlab.run.spec import RunSpec
+from driftlab.tasks.base import Item, Target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Mean reward of each member over the fixed batch, and what it cost."""
+
+    rewards: tuple[float, ...]
+    generated_tokens: int
+    rollout_seconds: float
+    reward_seconds: float
+
+
+class EsTrainer:
+    """N members, greedy rollouts on a fixed batch, z-scored rewards, one update, anchored weight decay.
+
+    Args:
+        spec: the run.
+        state: weights, advanced in place by ``tell``.
+        rollouts: evaluates perturbed copies of the master.
+        prompts: token ids of ``items``, in the same order.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        state: State,
+        rollouts: Rollouts,
+        target: Target,
+        items: Sequence[Item],
+        prompts: Sequence[Sequence[int]],
+    ) -> None:
+        self.spec, self.state, self.rollouts = spec, state, rollouts
+        self.target, self.items, self.prompts = target, items, prompts
+
+    def iterate(self) -> Update:
+        """One iteration; ``state`` moves one step on."""
+        started = time.perf_counter()
+        seeds = self.ask()
+        evaluation = self.evaluate(self.members(seeds))
+        return self.tell(seeds, evaluation, started)
+
+    def ask(self) -> tuple[int, ...]:
+        """One seed per noise draw: half the population when mirrored."""
+        es = self.spec.es
+        count = es.population // 2 if es.mirrored else es.population
+        return member_seeds(self.spec.seed, self.state.step + 1, count)
+
+    def members(self, seeds: Sequence[int]) -> list[Member]:
+        """Mirrored: all plus members, then all minus members."""
+        signs = (1, -1) if self.spec.es.mirrored else (1,)
+        return [Member(seed, sign * self.spec.es.sigma) for sign in signs for seed in seeds]
+
+    def evaluate(self, members: Sequence[Member]) -> Evaluation:
+        started = time.perf_counter()
+        completions = self.rollouts(self.state.weights, members, self.prompts)
+        rolled = time.perf_counter()
+        rewards = tuple(self._mean_reward(index, answers) for index, answers in enumerate(completions))
+        return Evaluation(
+            rewards=rewards,
+            generated_tokens=sum(len(answer.tokens) for answers in completions for answer in answers),
+            rollout_seconds=rolled - started,
+            reward_seconds=time.perf_counter() - rolled,
+        )
+
+    def _mean_reward(self, member: int, answers: Sequence[Completion]) -> float:
+        rewards = [
+            self.target.score(item, answer.text).reward for item, answer in zip(self.items, answers, strict=True)
+        ]
+        for item, reward in zip(self.items, rewards, strict=True):
+            if not math.isfinite(reward):
+                raise TrainingError(
+                    f"the reward of {self.target.name} is {reward} at step {self.state.step + 1}, member {member}, "
+                    f"item {item.id}: rewards must be finite; the run keeps its first {self.state.step} updates"
+                )
+        return math.fsum(rewards) / len(rewards)
+
+    def tell(self, seeds: Sequence[int], evaluation: Evaluation, started: float) -> Update:
+        es, began = self.spec.es, time.perf_counter()
+        scores = coefficients(evaluation.rewards, mirrored=es.mirrored)
+        flat = all(score == 0.0 for score in scores)
+        step = Step(
+            seeds=tuple(seeds),
+            coefficients=scores,
+            population=es.population,
+            alpha=es.step_scale,
+            penalty=self.spec.anchor.penalty,
+            decay=self.spec.decay,
+            scheme=es.noise,
+        )
+        geometry = self.state.advance(step, self.spec.threads)
+        fingerprint = self.state.hash()
+        ended = time.perf_counter()
+        seconds = {
+            "rollout": evaluation.rollout_seconds,
+            "reward": evaluation.reward_seconds,
+            "update": ended - began,
+            "total": ended - started,
+        }
+        return Update(
+            step=self.state.step,
+            seeds=step.seeds,
+            coefficients=step.coefficients,
+            population=step.population,
+            sigma=es.sigma,
+            alpha=step.alpha,
+            penalty=step.penalty,
+            decay=step.decay,
+            rewards=evaluation.rewards,
+            step_norm=geometry.norm,
+            step_cosine=geometry.cosine,
+            weights_hash=fingerprint,
+            prompt_tokens=es.population * sum(map(len, self.prompts)),
+            generated_tokens=evaluation.generated_tokens,
+            seconds={part: round(value, 6) for part, value in seconds.items()},
+            note="all rewards equal: zero update" if flat else None,
+        )

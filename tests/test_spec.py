@@ -1,0 +1,122 @@
+"""Specs: refused keys and values are one sentence; overrides, arms and digests do what they say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from driftlab.errors import SpecError
+from driftlab.run.plan import load_plan, presets
+from driftlab.run.spec import MeasureSpec, spec_digest
+
+TOML = """
+name = "t"
+[model]
+source = "nano"
+[target]
+task = "embedded_countdown"
+train_items = 4
+max_new_tokens = 8
+[es]
+population = 4
+iterations = 10
+sigma = 0.02
+"""
+
+
+@pytest.fixture
+def spec_file(tmp_path, monkeypatch):
+    monkeypatch.delenv("DRIFTLAB_DATA", raising=False)
+    file = tmp_path / "t.toml"
+    file.write_text(TOML)
+    return str(file)
+
+
+def test_every_preset_loads():
+    for name in presets():
+        assert load_plan(name)
+
+
+def test_resolved_defaults(spec_file):
+    (planned,) = load_plan(spec_file)
+    assert planned.spec.es.step_scale == 0.01
+    assert planned.spec.measured_steps() == (0, 10)
+    assert planned.folder == "es-s0"
+
+
+def test_first_and_last_are_always_measured():
+    assert MeasureSpec(every=4, at=(3,)).steps(10) == (0, 3, 4, 8, 10)
+
+
+def test_overrides_and_arms(tmp_path):
+    file = tmp_path / "arms.toml"
+    file.write_text(TOML + '[arms.ES]\n[arms."ES+AWD-L2"]\nanchor = { penalty = "l2", lambda = 5.0 }\n')
+    plain, anchored = load_plan(str(file), ["es.population=128", "seed=3"])
+    assert (plain.spec.es.population, plain.spec.seed, plain.spec.decay) == (128, 3, 0.0)
+    assert anchored.spec.decay == 0.05
+    assert anchored.folder == "es-awd-l2-s3"
+    assert anchored.given["anchor"] == {"penalty": "l2", "lambda": 5.0}
+    (only,) = load_plan(str(file), [], ["ES+AWD-L2"])
+    assert only.spec.arm == "ES+AWD-L2"
+
+
+def test_data_comes_from_the_environment_and_is_not_in_the_digest(spec_file, monkeypatch):
+    (without,) = load_plan(spec_file)
+    monkeypatch.setenv("DRIFTLAB_DATA", "/somewhere")
+    (planned,) = load_plan(spec_file)
+    assert str(planned.spec.data) == "/somewhere"
+    assert planned.spec.digest() == without.spec.digest()
+
+
+def test_digest_changes_with_any_number_and_survives_json(spec_file):
+    (one,) = load_plan(spec_file)
+    (other,) = load_plan(spec_file, ["es.sigma=0.021"])
+    assert one.spec.digest() != other.spec.digest()
+    assert spec_digest(json.loads(json.dumps(one.spec.as_dict()))) == one.spec.digest()
+
+
+def test_frozen(spec_file):
+    (planned,) = load_plan(spec_file)
+    with pytest.raises(ValidationError):
+        planned.spec.es.population = 5
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("es.popultion=5", "did you mean 'es.population'"),
+        ("es.population=1", "use 2 or more"),
+        ("es={population=5, iterations=2, sigma=0.1, mirrored=true}", "use an even number"),
+        ('anchor={penalty="l2", lambda=100.0}', r"alpha\*lambda is 1, but L2"),
+        ("anchor.lambda=1.0", "set anchor.penalty"),
+        ("measure.at=[11]", "the run ends at step 10"),
+        ('target.task="embedded_countdwn"', "embedded_countdown"),
+        ("es.sigma=-1", "es.sigma"),
+        ("es.sigma=nan", "es.sigma"),
+        ("es.iterations=0.5", "es.iterations"),
+        ("nonsense", "--set takes key=value"),
+    ],
+)
+def test_bad_input_is_one_sentence(spec_file, override, sentence):
+    with pytest.raises(SpecError, match=sentence) as caught:
+        load_plan(spec_file, [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_preset_names_the_nearest():
+    with pytest.raises(SpecError, match="did you mean 'nano-awd'"):
+        load_plan("nano-adw")
+
+
+def test_missing_key(tmp_path):
+    file = tmp_path / "m.toml"
+    file.write_text(TOML.replace("sigma = 0.02", ""))
+    with pytest.raises(SpecError, match=r"lacks 'es.sigma'"):
+        load_plan(str(file))
+
+
+def test_l2_decay_just_below_one_is_allowed(spec_file):
+    (planned,) = load_plan(spec_file, ['anchor={penalty="l2", lambda=99.0}'])
+    assert planned.spec.decay == pytest.approx(0.99)

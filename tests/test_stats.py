@@ -1,0 +1,184 @@
+"""Intervals against closed forms, exact enumeration, SciPy and one seeded simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from driftlab.drift.stats import (
+    PairedDifference,
+    average_difference,
+    norm_band,
+    paired_difference,
+    proportion_interval,
+    proportion_stderr,
+)
+
+
+def own_clusters(n: int) -> list[str]:
+    return [f"item-{i}" for i in range(n)]
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 10), (10, 10), (3, 10), (250, 500), (1, 1)])
+def test_wilson_equals_scipy(k: int, n: int) -> None:
+    ours = proportion_interval(k, n)
+    theirs = scipy_stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
+    assert ours.low == pytest.approx(theirs.low, abs=1e-12)
+    assert ours.high == pytest.approx(theirs.high, abs=1e-12)
+    assert 0 <= ours.low <= k / n <= ours.high <= 1
+
+
+def test_wilson_ends_solve_the_score_equation() -> None:
+    ends = proportion_interval(37, 120)
+    for p in (ends.low, ends.high):
+        assert abs(37 / 120 - p) == pytest.approx(1.959963984540054 * math.sqrt(p * (1 - p) / 120), rel=1e-12)
+
+
+def test_proportion_stderr_is_that_of_the_mean_of_zeros_and_ones() -> None:
+    scores = np.array([1, 1, 0, 1, 0, 0, 1])
+    assert proportion_stderr(4, 7) == pytest.approx(scores.std(ddof=1) / math.sqrt(7), rel=1e-14)
+    assert proportion_stderr(1, 1) is None
+
+
+@pytest.mark.parametrize(("k", "n"), [(-1, 5), (6, 5), (0, 0)])
+def test_impossible_counts_are_refused(k: int, n: int) -> None:
+    with pytest.raises(ValueError, match="successes"):
+        proportion_interval(k, n)
+
+
+def test_paired_difference_equals_the_paired_t_test_when_items_are_independent() -> None:
+    rng = np.random.default_rng(5)
+    base, tuned = rng.integers(0, 2, 80), rng.integers(0, 2, 80)
+    ours = paired_difference(base, tuned, own_clusters(80))
+    theirs = scipy_stats.ttest_rel(tuned, base)
+    interval = theirs.confidence_interval(0.95)
+    assert ours.stderr is not None
+    assert ours.difference / ours.stderr == pytest.approx(theirs.statistic, rel=1e-12)
+    assert (ours.low, ours.high) == pytest.approx((interval.low, interval.high), rel=1e-12)
+    assert ours.gained - ours.lost == (tuned - base).sum()
+    assert ours.n == ours.n_clusters == 80
+
+
+def test_equal_clusters_equal_the_t_test_of_cluster_means() -> None:
+    rng = np.random.default_rng(6)
+    change = rng.normal(size=(12, 5)) + rng.normal(size=(12, 1))
+    clusters = [f"c{i}" for i in range(12) for _ in range(5)]
+    ours = paired_difference(np.zeros(60), change.ravel(), clusters)
+    interval = scipy_stats.ttest_1samp(change.mean(1), 0).confidence_interval(0.95)
+    assert (ours.low, ours.high) == pytest.approx((interval.low, interval.high), rel=1e-12)
+
+
+def test_unequal_clusters_by_hand() -> None:
+    # d = 1, 0, -1, 1 with mean 1/4; cluster sums of residuals: a: 3/4 - 1/4 = 1/2, b: -5/4 + 3/4 = -1/2.
+    ours = paired_difference([0, 1, 1, 0], [1, 1, 0, 1], ["a", "a", "b", "b"])
+    assert ours.difference == 0.25
+    assert ours.stderr == pytest.approx(math.sqrt(2 / 1 * (1 / 4 + 1 / 4)) / 4)
+    assert (ours.gained, ours.lost, ours.n_clusters) == (2, 1, 2)
+    # a: 3/4 - 1/4 - 5/4 = -3/4, b: 3/4.
+    ours = paired_difference([0, 1, 1, 0], [1, 1, 0, 1], ["a", "a", "a", "b"])
+    assert ours.stderr == pytest.approx(math.sqrt(2 * 2 * 9 / 16) / 4)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_squared_error_is_unbiased_by_exact_enumeration(copies: int) -> None:
+    """All 3^4 outcomes of four independent clusters, each holding ``copies`` identical items."""
+    values, probability = (-1.0, 0.0, 1.0), {-1.0: 0.2, 0.0: 0.5, 1.0: 0.3}
+    mean, square = 0.1, 0.5
+    expected_difference = expected_square = 0.0
+    for outcome in itertools.product(values, repeat=4):
+        weight = math.prod(probability[value] for value in outcome)
+        change = np.repeat(outcome, copies)
+        result = paired_difference(np.zeros(change.size), change, [f"c{i // copies}" for i in range(change.size)])
+        assert result.stderr is not None
+        expected_difference += weight * result.difference
+        expected_square += weight * result.stderr**2
+    assert expected_difference == pytest.approx(mean, rel=1e-12)
+    assert expected_square == pytest.approx((square - mean**2) / 4, rel=1e-12)
+
+
+def test_one_cluster_has_no_error_and_no_interval() -> None:
+    ours = paired_difference([0, 1], [1, 1], ["same", "same"])
+    assert (ours.stderr, ours.low, ours.high) == (None, None, None)
+    assert ours.difference == 0.5
+
+
+def test_bad_pairs_are_refused() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        paired_difference([0, 1], [1], ["a", "b"])
+    with pytest.raises(ValueError, match="no paired"):
+        paired_difference([], [], [])
+    with pytest.raises(ValueError, match="finite"):
+        paired_difference([0.0], [float("nan")], ["a"])
+
+
+def test_coverage_of_the_clustered_interval() -> None:
+    """Balanced Gaussian clusters make the interval exact, so coverage is binomial(4000, 0.95).
+
+    The tolerance is three Monte-Carlo standard errors, 3 sqrt(0.95 * 0.05 / 4000) = 0.0103. Treating the same items as
+    independent covers far less: the intra-cluster correlation is 1/2, the design effect 1 + 4/2 = 3.
+    """
+    rng = np.random.default_rng(20240611)
+    clusters = [f"c{i}" for i in range(8) for _ in range(5)]
+    covered = naive = 0
+    for _ in range(4000):
+        change = (0.3 + rng.normal(size=(8, 1)) + rng.normal(size=(8, 5))).ravel()
+        robust = paired_difference(np.zeros(40), change, clusters)
+        plain = paired_difference(np.zeros(40), change, own_clusters(40))
+        assert robust.low is not None
+        assert robust.high is not None
+        assert plain.low is not None
+        assert plain.high is not None
+        covered += robust.low <= 0.3 <= robust.high
+        naive += plain.low <= 0.3 <= plain.high
+    assert abs(covered / 4000 - 0.95) < 0.0103
+    assert naive / 4000 < 0.85
+
+
+def difference(value: float, stderr: float | None, n_clusters: int = 100) -> PairedDifference:
+    return PairedDifference(
+        difference=value, stderr=stderr, low=None, high=None, n=100, n_clusters=n_clusters, gained=0, lost=0
+    )
+
+
+def test_average_is_unweighted_with_independent_errors() -> None:
+    average = average_difference([difference(0.1, 0.03), difference(-0.3, 0.04)])
+    assert average.difference == pytest.approx(-0.1)
+    assert average.stderr == pytest.approx(0.025)
+    # Satterthwaite: (9 + 16)^2 / ((81 + 256) / 99).
+    half = scipy_stats.t.ppf(0.975, 625 / (337 / 99)) * 0.025
+    assert (average.low, average.high) == pytest.approx((-0.1 - half, -0.1 + half))
+    assert (average.n, average.n_tasks) == (200, 2)
+
+
+def test_average_of_equal_errors_has_the_summed_degrees_of_freedom() -> None:
+    average = average_difference([difference(0.0, 0.02, 11)] * 3)
+    assert average.stderr == pytest.approx(0.02 / math.sqrt(3))
+    assert average.high == pytest.approx(scipy_stats.t.ppf(0.975, 30) * 0.02 / math.sqrt(3))
+
+
+def test_average_without_an_error_says_none() -> None:
+    average = average_difference([difference(0.1, 0.03), difference(-0.3, None)])
+    assert (average.stderr, average.low, average.high) == (None, None, None)
+    assert average.difference == pytest.approx(-0.1)
+    still = average_difference([difference(0.0, 0.0)])
+    assert (still.low, still.high) == (0.0, 0.0)
+    with pytest.raises(ValueError, match="no task"):
+        average_difference([])
+
+
+def test_norm_band_is_that_of_gaussian_coordinates() -> None:
+    one = norm_band(2.0, 1)  # |N(0, 4)|: quantiles of a half normal
+    assert one.high == pytest.approx(2 * scipy_stats.norm.ppf(0.9875))
+    large = norm_band(3.0, 100_000)
+    half = 1.959964 * 3.0 / math.sqrt(2 * 100_000)
+    assert (large.low, large.high) == pytest.approx((3 - half, 3 + half), rel=1e-5)
+    rng = np.random.default_rng(11)
+    norms = np.linalg.norm(rng.normal(scale=0.5, size=(4000, 16)), axis=1)
+    band = norm_band(0.5 * 4, 16)
+    assert abs(np.mean((band.low <= norms) & (norms <= band.high)) - 0.95) < 0.0103  # three standard errors of 4000
+    with pytest.raises(ValueError, match="d >= 1"):
+        norm_band(1.0, 0)

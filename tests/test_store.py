@@ -1,0 +1,171 @@
+"""The run directory: round trips, torn lines, bad lines, unknown schemas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from driftlab.errors import RunError
+from driftlab.run.records import Example, Measurement, Update
+from driftlab.run.store import Manifest, RunStore, find_runs
+
+MANIFEST = Manifest(
+    schema=1,
+    run_id="a/b",
+    status="started",
+    error=None,
+    digest="d",
+    given={},
+    spec={},
+    model={},
+    tasks={},
+    provenance={},
+)
+
+
+def update(step: int) -> Update:
+    return Update(
+        step=step,
+        seeds=(1, 2**31 - 1),
+        coefficients=(1.0000000000000002, -1.1e-17),
+        population=2,
+        sigma=0.1,
+        alpha=0.05,
+        penalty="l2",
+        decay=0.01,
+        rewards=(0.25, 0.75),
+        step_norm=1.5,
+        step_cosine=None,
+        weights_hash="f00",
+        prompt_tokens=10,
+        generated_tokens=20,
+        seconds={"total": 0.1},
+        note="α ≠ 0",
+    )
+
+
+def row(step: int) -> Measurement:
+    return Measurement(
+        step=step, probe="kl", quantity="q", group="g", value=0.1 + step, unit="nats/token", stderr=None, n=3
+    )
+
+
+def example(step: int) -> Example:
+    return Example(
+        step=step, task="t", item="i", cluster="c", correct=1.0, score=None, output_length=3, parsed=True,
+        truncated=False, output="<b>\n\u2028é",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RunStore.create(tmp_path / "run", MANIFEST)
+
+
+def test_round_trip(store):
+    updates = [update(1), update(2)]
+    for record in updates:
+        store.append_update(record)
+    store.add_measured(0, [row(0)], [example(0)])
+    again = RunStore.open(store.path)
+    assert again.manifest == MANIFEST
+    assert again.updates() == updates
+    assert again.measurements() == [row(0)]
+    assert again.examples(0) == [example(0)]
+    assert [found.path for found in find_runs(store.path.parent)] == [store.path]
+
+
+def test_existing_directory_is_refused(store):
+    with pytest.raises(RunError, match="--resume"):
+        RunStore.create(store.path, MANIFEST)
+
+
+def test_torn_last_line_is_dropped_with_a_notice_and_trimmed(store):
+    store.append_update(update(1))
+    file = store.path / "updates.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[: len(whole) // 2])
+    again = RunStore.open(store.path)
+    assert again.updates() == [update(1)]
+    assert "torn" in again.notices[0]
+    again.trim()
+    assert file.read_bytes() == whole
+
+
+def test_every_cut_of_the_file_reads_or_is_torn(store):
+    """A kill can stop a write at any byte: the whole lines before it must read."""
+    for step in (1, 2):
+        store.append_update(update(step))
+    file = store.path / "updates.jsonl"
+    whole = file.read_bytes()
+    for length in range(len(whole) + 1):
+        file.write_bytes(whole[:length])
+        assert len(RunStore.open(store.path).updates()) == whole[:length].count(b"\n")
+
+
+@pytest.mark.parametrize("bad", [b"{}", b"not json", b'{"step": 1, "surprise": 2}', b"[1]", b"\xff"])
+def test_any_other_bad_line_names_file_and_line(store, bad):
+    store.append_update(update(1))
+    file = store.path / "updates.jsonl"
+    file.write_bytes(file.read_bytes() + bad + b"\n")
+    with pytest.raises(RunError, match=r"updates.jsonl line 2 "):
+        store.updates()
+
+
+def test_a_missing_step_is_named(store):
+    store.append_update(update(1))
+    store.append_update(update(3))
+    with pytest.raises(RunError, match="line 2 holds step 3"):
+        store.updates()
+
+
+def test_rows_of_an_incomplete_step_do_not_count(store):
+    """Killed between the rows and the examples file: the step is measured again on resume."""
+    store.add_measured(0, [row(0)], [])
+    whole = (store.path / "measurements.jsonl").read_bytes()
+    store.add_measured(5, [row(5)], [])
+    (store.path / "examples" / "step-000005.jsonl.gz").unlink()
+    assert store.measurements() == [row(0)]
+    store.trim()
+    assert (store.path / "measurements.jsonl").read_bytes() == whole
+
+
+def test_unknown_schema_stops_and_says_what_is_read(store):
+    file = store.path / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 99}))
+    with pytest.raises(RunError, match="schema 99; this driftlab reads schema 1"):
+        RunStore.open(store.path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": 1}'])
+def test_broken_run_json(store, text):
+    (store.path / "run.json").write_text(text)
+    with pytest.raises(RunError, match=r"run\.json"):
+        RunStore.open(store.path)
+
+
+def test_no_run_there(tmp_path):
+    with pytest.raises(RunError, match="driftlab ls"):
+        RunStore.open(tmp_path)
+
+
+def test_same_examples_same_bytes(tmp_path):
+    stores = [RunStore.create(tmp_path / name, MANIFEST) for name in "ab"]
+    for one in stores:
+        one.add_measured(3, [], [example(3)])
+    assert len({next((one.path / "examples").iterdir()).read_bytes() for one in stores}) == 1
+
+
+def test_a_missing_value_is_never_a_number():
+    with pytest.raises(ValueError, match="status ok"):
+        replace(row(0), value=None)
+    with pytest.raises(ValueError, match="status failed"):
+        replace(row(0), status="failed")
+
+
+def test_status(store):
+    store.set_status("failed", "why")
+    assert (RunStore.open(store.path).manifest.status, RunStore.open(store.path).manifest.error) == ("failed", "why")
+    assert not list(store.path.glob(".*"))
