@@ -74,7 +74,7 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
     hashes = {}
     if harness is not None:
         probes.append(harness)
-        hashes = {task: harness.settings_hash(task) for task in harness.tasks}
+        hashes = {task: harness.settings_hash(task) for task in _measured_tasks(spec, target)}
         count = spec.probes.kl.sequences if spec.probes.kl is not None else 0
         texts = {task: [engine.encode(text, chat=False) for text in harness.contexts(task, count)] for task in hashes}
     kl = None
@@ -107,7 +107,7 @@ def _lm_eval_probe(spec: RunSpec, target: Target, engine: TransformersEngine, li
     if settings is None:
         return None
     probe = LmEvalProbe(
-        tuple(dict.fromkeys((target.lm_eval_task, *settings.tasks))),
+        _measured_tasks(spec, target),
         items=settings.items,
         seed=settings.seed,
         batch_size=settings.batch_size,
@@ -118,3 +118,9 @@ def _lm_eval_probe(spec: RunSpec, target: Target, engine: TransformersEngine, li
     )
     probe.prepare(engine)
     return probe
+
+
+def _measured_tasks(spec: RunSpec, target: Target) -> tuple[str, ...]:
+    """The target's own evaluation task first, then the priors."""
+    priors = () if spec.probes.lm_eval is None else spec.probes.lm_eval.tasks
+    return tuple(dict.fromkeys((target.lm_eval_task, *priors)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -68,8 +69,9 @@ def by_key(rows: Sequence[Measurement]) -> dict[tuple[str, str], Measurement]:
     return {(row.quantity, row.group): row for row in rows}
 
 
-def global_states() -> tuple[str, str, bytes]:
-    return repr(random.getstate()), repr(np.random.get_state()), torch.get_rng_state().numpy().tobytes()  # noqa: NPY002
+def global_states() -> tuple[object, bytes, bytes]:
+    numpy_state = pickle.dumps(np.random.get_state())  # noqa: NPY002
+    return random.getstate(), numpy_state, torch.get_rng_state().numpy().tobytes()
 
 
 def enumerate_kl(base_logits: NDArray[np.float32], logits: NDArray[np.float32]) -> NDArray[np.float64]:

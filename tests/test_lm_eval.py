@@ -7,6 +7,7 @@ import os
 import random
 import string
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from driftlab.errors import DriftlabError, MissingDataError
-from driftlab.probes.base import Checkpoint, Measured
-from driftlab.probes.lm_eval import LmEvalProbe
+from driftlab.probes.base import Checkpoint
+from driftlab.probes.lm_eval import LmEvalProbe, _Harness, _load
+from driftlab.probes.lm_eval_batches import choice_batches, score_choices, sharing_works
+from driftlab.probes.lm_eval_plan import untouched
+from driftlab.probes.lm_eval_rows import mean_and_error
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 
@@ -53,3 +57,298 @@ def tiny_engine(*, seed: int = 0, max_length: int = 8192, **generation: Any) -> 
     for key, value in generation.items():
         setattr(model.generation_config, key, value)
     return SimpleNamespace(model=model, tokenizer=tokenizer)
+
+
+def checkpoint(step: int = 0) -> Checkpoint:
+    return Checkpoint(step=step, weights={}, base={}, updates=())
+
+
+def probe(tasks: list[str], data: Path | None = None, **changes: Any) -> LmEvalProbe:
+    settings: dict[str, Any] = {"items": 12, "seed": 3, "batch_size": 8, "data": data, "max_gen_toks": 12}
+    return LmEvalProbe(tasks, **{**settings, **changes})
+
+
+def weights_hash(model: torch.nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(name.encode() + parameter.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def indices(measured_by: LmEvalProbe, task: str) -> list[int]:
+    prepared = measured_by._prepared[task]
+    return [prepared.instances[question.requests.start].doc_id for question in prepared.questions]
+
+
+@contextmanager
+def state_kept() -> Iterator[None]:
+    """lm-eval's own evaluation reseeds the global generators; the test session keeps its own."""
+    with untouched(torch.nn.Identity()):
+        yield
+
+
+def reference(engine: Any, measured_by: LmEvalProbe, task: str, data: Path | None) -> list[dict[str, Any]]:
+    """Per item what ``lm_eval.simple_evaluate`` says on the same ids; of several filters the last."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    with state_kept():
+        (loaded,) = _load([task], data)[task]
+        if loaded.OUTPUT_TYPE == "generate_until":
+            loaded.set_config("generation_kwargs", {"max_gen_toks": 12, "do_sample": False}, update=True)
+        model = HFLM(
+            pretrained=engine.model, tokenizer=engine.tokenizer, batch_size=8, softmax_dtype="float32", device="cpu"
+        )
+        samples = {task: indices(measured_by, task)}
+        results = simple_evaluate(
+            model,
+            tasks=[loaded],
+            task_manager=TaskManager(include_defaults=False),  # it would index every task of lm-eval each time
+            samples=samples,
+            fewshot_random_seed=3,
+            bootstrap_iters=0,
+            log_samples=True,
+        )
+    rows = results["samples"][task]
+    last = rows[-1]["filter"]
+    return sorted((row for row in rows if row["filter"] == last), key=lambda row: row["doc_id"])
+
+
+def headline(row: dict[str, Any]) -> float:
+    return float(next(row[name] for name in ("acc_norm", "acc", "exact_match") if name in row))
+
+
+@pytest.mark.parametrize("task", ["arc_challenge", "hellaswag", "leaderboard_mmlu_pro", "proofwriter"])
+def test_choices_equal_simple_evaluate_per_item(task: str, data_dir: Path) -> None:
+    engine, subject = tiny_engine(), probe([task], data_dir)
+    subject.prepare(engine)
+    for _ in range(2):
+        measured = subject.measure(checkpoint(), engine)
+        theirs = reference(engine, subject, task, data_dir)
+        assert [example.correct for example in measured.examples] == [headline(row) for row in theirs]
+        for example, row, question in zip(measured.examples, theirs, subject._prepared[task].questions, strict=True):
+            likelihoods = np.array([float(response[0][0]) for response in row["resps"]])
+            right = np.isin(np.arange(len(likelihoods)), question.gold)
+            assert example.score == pytest.approx(likelihoods[right].max() - likelihoods[~right].max(), abs=2e-3)
+        accuracy = measured.measurements[0]
+        assert accuracy.quantity == "accuracy"
+        assert accuracy.value == pytest.approx(np.mean([headline(row) for row in theirs]))
+
+
+@pytest.mark.parametrize("task", ["countdown_generated", "gsm8k"])
+def test_generated_answers_equal_simple_evaluate_per_item(task: str, request: pytest.FixtureRequest) -> None:
+    data = request.getfixturevalue("data_dir") if task == "gsm8k" else None
+    engine, subject = tiny_engine(), probe([task], data, items=6)
+    subject.prepare(engine)
+    for _ in range(2):
+        measured = subject.measure(checkpoint(), engine)
+        theirs = reference(engine, subject, task, data)
+        assert [example.output for example in measured.examples] == [row["resps"][0][0] for row in theirs]
+        assert [example.correct for example in measured.examples] == [headline(row) for row in theirs]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_log_likelihoods_equal_the_harness(shared: bool) -> None:
+    """Request by request: shared prompts of unlike length, choices that begin alike, an empty context."""
+    from lm_eval.api.instance import Instance
+
+    engine = tiny_engine()
+    texts = [("a question", " yes"), ("a question", " yet"), ("a question", " y"), ("", "alone"), ("trail ", "x")]
+    texts += [(prompt, f" {choice}") for prompt in ("long " * 40, "short") for choice in ("one", "two", "three")]
+    harness = _Harness(engine, 3)
+    with state_kept():
+        instances = [Instance("loglikelihood", {}, text, i) for i, text in enumerate(texts)]
+        theirs = harness.loglikelihood(instances, disable_tqdm=True)
+    pairs = [harness.pair(*text) for text in texts]
+    ours, greedy = score_choices(engine.model, choice_batches(pairs, 3, shared=shared), len(texts))
+    assert ours == pytest.approx([value for value, _ in theirs], abs=1e-4)
+    assert greedy.tolist() == [said for _, said in theirs]
+
+
+def test_prompts_are_shared_only_where_the_model_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = tiny_engine()
+    pairs = [([5, 6, 7, 8], [9 + choice, 20, 21]) for choice in range(4)]
+    assert sharing_works(engine.model, pairs)
+    forward = engine.model.forward
+
+    def deaf(input_ids: Any, logits_to_keep: Any = 0, **_: Any) -> Any:
+        return forward(input_ids, logits_to_keep=logits_to_keep)
+
+    monkeypatch.setattr(engine.model, "forward", deaf)
+    assert not sharing_works(engine.model, pairs)
+
+
+def test_no_trace() -> None:
+    engine, subject = tiny_engine(repetition_penalty=1.7, max_new_tokens=2), probe(["countdown_generated"])
+    engine.model.train()
+    engine.model.model.layers[0].eval()
+    subject_before = (
+        engine.tokenizer.padding_side,
+        engine.tokenizer.pad_token,
+        engine.model.generation_config.to_dict(),
+    )
+
+    def state() -> tuple[Any, ...]:
+        modes = tuple(module.training for module in engine.model.modules())
+        numpy = np.random.get_state()  # noqa: NPY002
+        generators = random.getstate(), str(numpy), torch.get_rng_state().tolist()
+        return *generators, modes, weights_hash(engine.model), os.getcwd(), dict(os.environ)
+
+    before = state()
+    subject.prepare(engine)
+    assert state() == before
+    subject.measure(checkpoint(), engine)
+    assert state() == before
+    after = (engine.tokenizer.padding_side, engine.tokenizer.pad_token, engine.model.generation_config.to_dict())
+    assert after == subject_before
+
+
+def test_no_trace_when_scoring_raises_and_other_tasks_go_on(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    engine, told = tiny_engine(), []
+    subject = probe(["countdown_generated", "proofwriter"], data_dir, items=3, progress=told.append)
+    subject.prepare(engine)
+
+    def broken(*_: Any, **__: Any) -> None:
+        random.seed(1)
+        torch.manual_seed(1)
+        os.environ["DRIFTLAB_TEST"] = "left behind"
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(engine.model, "generate", broken)
+    states = random.getstate(), torch.get_rng_state().tolist(), dict(os.environ)
+    measured = subject.measure(checkpoint(), engine)
+    assert (random.getstate(), torch.get_rng_state().tolist(), dict(os.environ)) == states
+    failed, *others = measured.measurements
+    assert (failed.status, failed.value, failed.group, failed.n_failed) == ("failed", None, "countdown_generated", 3)
+    assert failed.note is not None
+    assert "out of memory" in failed.note
+    assert {row.group for row in others} == {"proofwriter"}
+    assert all(row.status == "ok" for row in others)
+    assert told == ["countdown_generated", "proofwriter"]
+
+
+def test_generation_config_of_the_model_does_not_matter() -> None:
+    plain, odd = tiny_engine(), tiny_engine(repetition_penalty=1.9, max_new_tokens=2, do_sample=True, temperature=3.0)
+    subject = probe(["countdown_generated"], items=4)
+    subject.prepare(plain)
+    assert subject.measure(checkpoint(), plain) == subject.measure(checkpoint(), odd)
+
+
+def test_subset_is_seeded_sorted_and_independent_of_the_batch_size(data_dir: Path) -> None:
+    engine = tiny_engine()
+    one, two, other = (probe(["piqa"], data_dir, **changes) for changes in ({}, {"batch_size": 3}, {"seed": 4}))
+    for subject in (one, two, other):
+        subject.prepare(engine)
+    assert indices(one, "piqa") == indices(two, "piqa") == sorted(indices(one, "piqa"))
+    assert len(set(indices(one, "piqa"))) == 12
+    assert indices(other, "piqa") != indices(one, "piqa")
+    assert one.settings_hash("piqa") == two.settings_hash("piqa") != other.settings_hash("piqa")
+    ones, twos = one.measure(checkpoint(), engine).examples, two.measure(checkpoint(), engine).examples
+    assert [example.item for example in ones] == [example.item for example in twos]
+    assert [example.score for example in ones] == pytest.approx([example.score for example in twos], abs=2e-3)
+
+
+def test_all_items_when_a_task_has_fewer(data_dir: Path) -> None:
+    subject = probe(["proofwriter"], data_dir, items=10**6)
+    subject.prepare(tiny_engine())
+    assert indices(subject, "proofwriter") == list(range(600))
+
+
+def test_scores_follow_the_weights(data_dir: Path) -> None:
+    """Nothing is cached between checkpoints, and the same weights give the same numbers to the bit."""
+    engine, subject = tiny_engine(), probe(["piqa", "countdown_generated"], data_dir)
+    subject.prepare(engine)
+    before = subject.measure(checkpoint(), engine)
+    kept = {name: parameter.clone() for name, parameter in engine.model.named_parameters()}
+    with torch.no_grad():
+        for parameter in engine.model.parameters():
+            parameter.add_(0.3 * torch.sin(torch.arange(parameter.numel())).view_as(parameter))
+    changed = subject.measure(checkpoint(), engine)
+    assert [example.score for example in changed.examples] != [example.score for example in before.examples]
+    assert [example.output for example in changed.examples] != [example.output for example in before.examples]
+    engine.model.load_state_dict({**engine.model.state_dict(), **kept})
+    assert subject.measure(checkpoint(), engine) == before
+
+
+def test_contexts_are_the_first_distinct_prompts(data_dir: Path) -> None:
+    subject = probe(["piqa"], data_dir)
+    subject.prepare(tiny_engine())
+    contexts = subject.contexts("piqa", 5)
+    assert len(set(contexts)) == 5
+    assert all(context.startswith("Question: ") and context.endswith("\nAnswer:") for context in contexts)
+
+
+def test_groups_count_as_one_task(data_dir: Path) -> None:
+    subject = probe(["mmlu_pro"], data_dir, items=5, max_gen_toks=4)
+    engine = tiny_engine(max_length=50_000)
+    subject.prepare(engine)
+    measured = subject.measure(checkpoint(), engine)
+    assert {row.group for row in measured.measurements} == {"mmlu_pro"}
+    assert measured.measurements[0].n == 5
+    assert len({question.task.task_name for question in subject._prepared["mmlu_pro"].questions}) > 1
+
+
+def test_truncation_is_counted() -> None:
+    engine, subject = tiny_engine(), probe(["countdown_generated"], items=5)
+    subject.prepare(engine)
+    rows = {row.quantity: row for row in subject.measure(checkpoint(), engine).measurements}
+    assert rows["truncated_fraction"].value == 1.0
+    with torch.no_grad():  # a final norm of zero makes all logits equal; greedy then says token 0, forever
+        engine.model.model.norm.weight.zero_()
+    assert subject.measure(checkpoint(), engine).measurements[0].n == 5
+    engine.model.generation_config.eos_token_id = 0
+    rows = {row.quantity: row for row in subject.measure(checkpoint(), engine).measurements}
+    assert rows["truncated_fraction"].value == 0.0
+    assert rows["unparsed_fraction"].value == 1.0
+    assert rows["accuracy"].n_unparsed == 5
+
+
+def test_flat_and_not_finite_likelihoods_are_named(data_dir: Path) -> None:
+    engine, subject = tiny_engine(), probe(["leaderboard_mmlu_pro"], data_dir, items=4)
+    subject.prepare(engine)
+    with torch.no_grad():
+        engine.model.model.norm.weight.zero_()
+    row = subject.measure(checkpoint(), engine).measurements[0]
+    assert row.note is not None
+    assert "4 items give every choice the same log-likelihood" in row.note
+    with torch.no_grad():
+        engine.model.model.norm.weight.fill_(float("nan"))
+    measured = subject.measure(checkpoint(), engine)
+    assert [(row.status, row.value, row.n_failed) for row in measured.measurements] == [("failed", None, 4)]
+    assert measured.examples == ()
+
+
+def test_prompts_that_would_be_cut_are_refused(data_dir: Path) -> None:
+    with pytest.raises(DriftlabError, match=r"leaderboard_mmlu_pro.*requests need up to \d+ tokens"):
+        probe(["leaderboard_mmlu_pro"], data_dir).prepare(tiny_engine(max_length=256))
+    with pytest.raises(DriftlabError, match="countdown_generated"):
+        probe(["countdown_generated"], max_gen_toks=300).prepare(tiny_engine(max_length=256))
+
+
+def test_missing_data_is_named(data_dir: Path, tmp_path: Path) -> None:
+    engine = tiny_engine()
+    with pytest.raises(MissingDataError, match=r"piqa.*baber/piqa.*--data DIR"):
+        probe(["piqa"], tmp_path).prepare(engine)
+    with pytest.raises(MissingDataError, match="no such folder"):
+        probe(["piqa"], tmp_path / "nowhere").prepare(engine)
+    with pytest.raises(MissingDataError, match="countdown_generated"):
+        probe(["countdown"]).prepare(engine)
+    with pytest.raises(MissingDataError, match=r"piqa.*hub.*--data DIR"):
+        probe(["piqa"]).prepare(engine)
+
+
+@pytest.mark.slow
+def test_unknown_task_gives_the_nearest_names() -> None:
+    with pytest.raises(DriftlabError, match=r"unknown lm-eval task 'hellaswagg'.*hellaswag"):
+        probe(["hellaswagg"]).prepare(tiny_engine())
+
+
+def test_clusters_widen_the_error() -> None:
+    values = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    mean, independent = mean_and_error(values, list("abcdef"))
+    assert mean == 0.5
+    assert independent == pytest.approx(np.std(values, ddof=1) / np.sqrt(6))
+    _, clustered = mean_and_error(values, list("aaabbb"))
+    assert clustered == pytest.approx(np.sqrt((1.5**2 + 1.5**2) * 2) / 6)
+    assert mean_and_error(values, ["a"] * 6) == (0.5, None)

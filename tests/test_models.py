@@ -228,12 +228,16 @@ def test_damaged_checkpoints(tmp_path: Path) -> None:
         weights.write_bytes(damage)
         fails_in_one_sentence(lambda: load_base(str(tmp_path), **CPU), ModelError, str(tmp_path))
     weights.write_bytes(whole)
-    (tmp_path / "tokenizer.json").write_text("{")
-    fails_in_one_sentence(lambda: load_base(str(tmp_path), **CPU), ModelError, str(tmp_path))
-    weights.unlink()
-    fails_in_one_sentence(lambda: load_base(str(tmp_path), **CPU), ModelError, str(tmp_path))
+    config = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text("{")
     fails_in_one_sentence(lambda: load_base(str(tmp_path), **CPU), ModelError, str(tmp_path))
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "tokenizer.json").write_text("{")
+    fails_in_one_sentence(lambda: load_base(str(tmp_path), **CPU), ModelError, str(tmp_path))
+    (tmp_path / "tokenizer.json").unlink()
+    fails_in_one_sentence(lambda: load_base(str(tmp_path), **CPU), MissingDataError, "no tokenizer")
+    weights.unlink()
+    fails_in_one_sentence(lambda: load_base(str(tmp_path), **CPU), MissingDataError, "no weights")
 
 
 def test_gaps_are_refused_not_filled_with_random_numbers(tmp_path: Path) -> None:

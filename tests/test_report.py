@@ -18,8 +18,9 @@ from driftlab.drift.stats import paired_difference
 from driftlab.errors import DriftlabError
 from driftlab.report.formats import to_latex, to_markdown
 from driftlab.report.frames import RunData, build_frames, read_run
+from driftlab.report.looks import COLOURS, looks
 from driftlab.report.page import write_report
-from driftlab.report.plots import COLOURS, looks
+from driftlab.report.plots import prior_figure
 from driftlab.report.tables import all_tables, final_table, points
 from driftlab.report.words import main_sentence, without_folders
 from driftlab.run.records import Example, Measurement, Update
@@ -220,6 +221,13 @@ def test_sentence_says_what_the_intervals_say() -> None:
     assert "prior tasks shows no change distinguishable from zero (−0.8 points, 95 % interval −" in sentence
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are built but not rendered, which takes most of a report's time."""
+    monkeypatch.setattr("driftlab.report.plots.save", lambda figure: (b"png", b"<svg/>"))
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_failed_rows_are_shown_as_failed_and_never_averaged_over(tmp_path: Path) -> None:
     run = failed(toy_run(), 30, "toy_choice", "out of memory in /some/folder/cache.bin")
     frames = build_frames([run, toy_run("other")])
@@ -232,6 +240,30 @@ def test_failed_rows_are_shown_as_failed_and_never_averaged_over(tmp_path: Path)
     html = (out / "report.html").read_text()
     assert "out of memory in …/cache.bin" in html
     assert "/some/folder" not in html
+
+
+def test_figures_mark_failed_steps() -> None:
+    def labels(figure: Any) -> list[str]:
+        return [text.get_text() for text in figure.legends[0].get_texts()]
+
+    assert labels(prior_figure(build_frames([toy_run()]))) == ["ES", "base model"]
+    frames = build_frames([failed(toy_run(), 20, "toy_choice", "out of memory")])
+    assert labels(prior_figure(frames)) == ["ES", "base model", "failed or skipped"]
+
+
+def test_gains_that_cancel_within_clusters_are_not_called_no_change() -> None:
+    """Every theory gains one item and loses one: the estimated error is 0 and says nothing."""
+    run = toy_run()
+    moved = []
+    for e in run.examples:
+        place = int(e.item[-3:]) % 3
+        keep = e.task != "toy_rules" or e.step not in (0, 30)
+        moved.append(e if keep else replace(e, correct=float(place == (0 if e.step == 0 else 1))))
+    rows = [
+        replace(m, value=1 / 3) if (m.group, m.quantity) == ("toy_rules", "accuracy") else m for m in run.measurements
+    ]
+    table = final_table(build_frames([replace(run, examples=moved, measurements=rows)]))
+    assert next(r for r in table.rows if r[0] == "toy_rules")[2] == "0.0 [no interval: every cluster alike]"
 
 
 def test_what_is_absent_is_listed() -> None:
@@ -336,6 +368,7 @@ def test_same_runs_same_bytes(tmp_path: Path) -> None:
     assert len(first) == 2 + 10 + 15
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_earlier_report_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     out = write_report([toy_run()], tmp_path / "report")
     (out / "stale.txt").write_text("old")
@@ -374,6 +407,7 @@ def test_a_run_without_kl_or_priors_says_so(tmp_path: Path) -> None:
     assert not (out / "figures" / "kl.png").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_table_files(tmp_path: Path) -> None:
     out = write_report(two_arms(), tmp_path / "report")
     rows = list(csv.DictReader(io.StringIO((out / "tables" / "final-minus-base.csv").read_text())))

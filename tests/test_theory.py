@@ -219,8 +219,8 @@ def test_reward_free_es_with_l1_follows_the_density(decay: float) -> None:
         c = (0.0,) * 4 if t in (1, 9) else tuple((np.array(z_scored(rng, 4)) * rng.uniform(0.5, 1.5)).tolist())
         run.append(make_update(t, c, alpha=0.5, penalty="l1", decay=decay))
     d = 10
-    c = np.array([u.coefficients for u in run])[:, None, :]
-    measured = simulate(c, [0.5 / 4] * len(run), d, 20_000, rng, penalty="l1", decay=decay)
+    applied = np.array([u.coefficients for u in run])[:, None, :]
+    measured = simulate(applied, [0.5 / 4] * len(run), d, 20_000, rng, penalty="l1", decay=decay)
     predicted = theory.predicted_squared_norm(run, d)
     moments = theory.coordinate_moments(run)
     assert predicted is not None

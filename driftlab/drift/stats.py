@@ -1,7 +1,8 @@
 """Intervals for accuracies and for paired changes of accuracy.
 
-Sources: Wilson 1927 (score interval); Miller 2024, arXiv 2411.00640, appendix A (cluster-robust standard error) with the
-small-sample factor G/(G-1); Satterthwaite 1946 (degrees of freedom of a sum). Accuracies and differences are fractions.
+Sources: Wilson 1927 (score interval); Miller 2024, arXiv 2411.00640, appendix A (cluster-robust standard error) with
+the small-sample factor G/(G-1); Satterthwaite 1946 (degrees of freedom of a sum). Accuracies and differences are
+fractions.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class PairedDifference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AverageDifference:
-    """Unweighted mean of several tasks' paired differences; fields as in `PairedDifference`, ``n`` summed over tasks."""
+    """Unweighted mean of several tasks' paired differences; fields as there, ``n`` summed over the tasks."""
 
     difference: float
     stderr: float | None

@@ -12,16 +12,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
-from driftlab.run.records import Update
+Array = NDArray[np.float64]
 
 _NODES = 10  # Gauss-Legendre nodes a panel; with panels of three step sizes the quadrature error is below 1e-9
 _REACH = 8.5  # step sizes beyond which the Gaussian kernel is below 1e-15 of its peak
 _MAX_STEP_RATIO = 16.0  # largest over smallest step that one uniform grid resolves in reasonable time
+
+
+class Applied(Protocol):
+    """What one update applied, as a run's update records hold it; ``decay`` is alpha times lambda."""
+
+    @property
+    def coefficients(self) -> Sequence[float]: ...
+    @property
+    def population(self) -> int: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def penalty(self) -> str: ...
+    @property
+    def decay(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +121,7 @@ def anchored_form(alpha: float, decay: float, d: int, steps: int, population: in
     return alpha * math.sqrt(d / population * weight)
 
 
-def step_variance(update: Update) -> float:
+def step_variance(update: Applied) -> float:
     """Variance (alpha/N)^2 sum_i c_i^2 that one update adds to every coordinate, before decay.
 
     For mirrored pairs the record holds one coefficient per pair, c = z_plus - z_minus. With z standardised over all N
@@ -116,7 +132,7 @@ def step_variance(update: Update) -> float:
     return (update.alpha / update.population) ** 2 * squares
 
 
-def coordinate_moments(updates: Sequence[Update]) -> CoordinateMoments | None:
+def coordinate_moments(updates: Sequence[Applied]) -> CoordinateMoments | None:
     """Second and fourth moment of a coordinate after ``updates``, from the coefficients and decays that were applied.
 
     Without a penalty and under L2 (LIT-238) the law is Gaussian: v_t = q_t^2 (v_{t-1} + s_t^2). Under L1 the walk
@@ -138,7 +154,7 @@ def coordinate_moments(updates: Sequence[Update]) -> CoordinateMoments | None:
     return _l1_moments([(math.sqrt(step_variance(u)), u.decay if u.penalty == "l1" else 0.0) for u in updates])
 
 
-def predicted_squared_norm(updates: Sequence[Update], d: int) -> float | None:
+def predicted_squared_norm(updates: Sequence[Applied], d: int) -> float | None:
     """E||theta_t - theta_0||^2 of the random walk with the coefficients that were applied; 0 for no updates.
 
     v_t = q_t^2 (v_{t-1} + d (alpha_t/N_t)^2 sum_i c_i^2), q_t = 1 - decay_t under L2 and 1 without a penalty; under L1
@@ -260,14 +276,7 @@ def _l1_moments(walk: Sequence[tuple[float, float]]) -> CoordinateMoments | None
     )
 
 
-def _smooth(
-    density: NDArray[np.float64],
-    s: float,
-    tau: float,
-    width: float,
-    nodes: NDArray[np.float64],
-    weights: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def _smooth(density: Array, s: float, tau: float, width: float, nodes: Array, weights: Array) -> Array:
     """The symmetric density, convolved with a normal of deviation ``s``, read at nodes + tau; shape [panels, nodes]."""
     panels = density.shape[0]
     first = math.floor((-_REACH * s - tau) / width) - 1
@@ -283,6 +292,6 @@ def _smooth(
     return result
 
 
-def _normal(x: NDArray[np.float64], s: float) -> NDArray[np.float64]:
-    density: NDArray[np.float64] = np.exp(-0.5 * (x / s) ** 2) / (s * math.sqrt(2.0 * math.pi))
+def _normal(x: Array, s: float) -> Array:
+    density: Array = np.exp(-0.5 * (x / s) ** 2) / (s * math.sqrt(2.0 * math.pi))
     return density

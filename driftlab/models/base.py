@@ -148,6 +148,8 @@ def _check_request(kind: SourceKind, source: str, dtype: torch.dtype, device: st
 
 def _load_hub_format(source: str, path: Path | None, revision: str | None) -> tuple[PreTrainedModel, Any]:
     """Model in float32 and tokenizer from a folder or the hub."""
+    if path is not None:
+        _check_files(path, source)
     where = source if path is None else str(path)
     # No code from a checkpoint is run; without this, transformers would ask at the terminal.
     options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
@@ -178,6 +180,14 @@ def _load_gguf(source: str, path: Path | None) -> tuple[PreTrainedModel, Any]:
         del model.config.quantization_config
     tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, trust_remote_code=False)
     return model, tokenizer
+
+
+def _check_files(folder: Path, source: str) -> None:
+    """Name what a folder lacks; transformers would say it in a page."""
+    tokenizers = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+    for what, patterns in (("weights", ("*.safetensors", "*.bin")), ("tokenizer", tokenizers)):
+        if not any(any(folder.glob(pattern)) for pattern in patterns):
+            raise MissingDataError(f"model folder {source!r} holds no {what} ({patterns[0]}); get the folder again")
 
 
 def _check_architecture(config: Any, source: str) -> None:

@@ -55,7 +55,7 @@ def build_model(vocabulary: Mapping[str, int], seed: int) -> LlamaForCausalLM:
         vocab_size=len(vocabulary),
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=64,
@@ -76,25 +76,27 @@ def build_model(vocabulary: Mapping[str, int], seed: int) -> LlamaForCausalLM:
 
 def encode(texts: list[TrainingText], vocabulary: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
     """(inputs, labels) of shape [texts, longest]; labels are shifted already, and IGNORED where nothing is learned."""
-    rows = [[vocabulary[word] for word in text.text.split()] + [vocabulary["<eos>"]] for text in texts]
-    longest = max(map(len, rows)) - 1
+    rows = [
+        [(word, kind) for part in text.parts for kind, words in enumerate(part) for word in words.split()]
+        for text in texts
+    ]
+    longest = max(map(len, rows))
     inputs = torch.full((len(rows), longest), vocabulary["<pad>"])
     labels = torch.full((len(rows), longest), IGNORED)
-    for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        given = max(len(text.prompt.split()), 1)
-        inputs[i, : len(row) - 1] = torch.tensor(row[:-1])
-        labels[i, given - 1 : len(row) - 1] = torch.tensor(row[given:])
+    for i, row in enumerate(rows):
+        ids = [vocabulary[word] for word, _ in row]
+        inputs[i, : len(row)] = torch.tensor(ids)
+        following = [vocabulary[word] if learned else IGNORED for word, learned in row[1:]]
+        labels[i, : len(row)] = torch.tensor([*following, vocabulary["<eos>"]])
     return inputs, labels
 
 
-def text_losses(model: LlamaForCausalLM, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sum over texts of the mean cross-entropy in nats of a text's learned tokens; a scalar."""
+def summed_loss(model: LlamaForCausalLM, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Sum of the cross-entropies in nats of the learned tokens; a scalar."""
     learned = labels != IGNORED
     # Right padding comes after every learned token, which causal attention cannot see: no mask is needed.
     hidden = model.model(input_ids=inputs).last_hidden_state[learned]
-    losses = torch.nn.functional.cross_entropy(model.lm_head(hidden), labels[learned], reduction="none")
-    weights = (1.0 / learned.sum(dim=1, keepdim=True)).expand_as(labels)[learned]
-    return (losses * weights).sum()
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden), labels[learned], reduction="sum")
 
 
 def learning_rate(step: int, steps: int) -> float:
@@ -104,7 +106,9 @@ def learning_rate(step: int, steps: int) -> float:
     return LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(steps - WARMUP, 1)))
 
 
-def train(model: LlamaForCausalLM, batches: Iterator[list[TrainingText]], vocabulary: Mapping[str, int], steps: int) -> None:
+def train(
+    model: LlamaForCausalLM, batches: Iterator[list[TrainingText]], vocabulary: Mapping[str, int], steps: int
+) -> None:
     """Fit ``model`` in place with AdamW, one batch a step."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
@@ -113,8 +117,9 @@ def train(model: LlamaForCausalLM, batches: Iterator[list[TrainingText]], vocabu
         for step in range(steps):
             texts = next(batches)
             groups = [[t for t in texts if (len(t.text.split()) <= SHORT) is short] for short in (True, False)]
-            losses = [text_losses(model, *encode(group, vocabulary)) for group in groups if group]
-            loss = torch.stack(losses).sum() / len(texts)
+            encoded = [encode(group, vocabulary) for group in groups]
+            learned = sum(int((labels != IGNORED).sum()) for _, labels in encoded)
+            loss = torch.stack([summed_loss(model, *pair) for pair in encoded]).sum() / learned
             optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
             optimizer.zero_grad()
             loss.backward()
@@ -139,7 +144,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the nano model of the embedded suite.")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the model to")
     parser.add_argument("--steps", type=int, default=STEPS, help="optimiser steps (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, help="initial weights and training text (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=SEED, help="initial weights and training text (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

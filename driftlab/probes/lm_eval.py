@@ -248,7 +248,7 @@ def _members(manager: TaskManager, name: str, data: Path | None, cache: str) -> 
         return [
             {**child, **member}
             for child in dicts
-            for member in _members(manager, child.get("task", child.get("group")), data, cache)
+            for member in _members(manager, str(child.get("task", child.get("group"))), data, cache)
         ]
     path, own_reader = config.get("dataset_path"), config.get("custom_dataset") is not None
     if data is None or path is None:

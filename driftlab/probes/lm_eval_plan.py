@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from driftlab.errors import DriftlabError
-from driftlab.probes.lm_eval_batches import ChoiceBatch, Pair, choice_batches, score_choices
+from driftlab.probes.lm_eval_batches import ChoiceBatch, Pair, choice_batches, score_choices, sharing_works
 from driftlab.probes.lm_eval_rows import Question, Verdict, identify, judge_choice
 
 _KINDS = ("multiple_choice", "generate_until")
@@ -118,7 +118,8 @@ def prepare(name: str, leaves: Sequence[Any], harness: Harness, choice: Choice) 
         _refuse_long(
             name, [len(context) + len(continuation) - 1 for context, continuation in pairs], harness.max_length
         )
-        prepared.batches = choice_batches(pairs, choice.batch_size)
+        shared = sharing_works(harness.model, pairs)
+        prepared.batches = choice_batches(pairs, choice.batch_size, shared=shared)
     else:
         room = [harness.max_length - instance.args[1]["max_gen_toks"] for instance in prepared.instances]
         _refuse_long(name, [len(harness.tok_encode(instance.args[0])) for instance in prepared.instances], min(room))

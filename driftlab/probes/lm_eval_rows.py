@@ -78,7 +78,8 @@ def judge_choice(question: Question, likelihood: np.ndarray, *, normalised: bool
         return Verdict(correct=None)
     plain = float(int(np.argmax(likelihood)) in question.gold)
     normed = float(int(np.argmax(likelihood / question.lengths)) in question.gold)
-    right = np.isin(np.arange(len(likelihood)), question.gold)
+    right = np.zeros(len(likelihood), dtype=bool)
+    right[list(question.gold)] = True
     margin = None if right.all() or not right.any() else float(likelihood[right].max() - likelihood[~right].max())
     return Verdict(
         correct=normed if normalised else plain,

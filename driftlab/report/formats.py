@@ -32,13 +32,13 @@ def to_csv(table: Table) -> str:
     return str(table.data.to_csv(index=False, lineterminator="\n"))
 
 
-def to_markdown(table: Table) -> str:
-    """Pipe table, first column left, the others right; text cannot break out of its cell."""
+def to_markdown(table: Table, rest: str = "---:") -> str:
+    """Pipe table, first column left, the ``rest`` right unless told otherwise; text cannot break out of its cell."""
 
     def line(cells: tuple[str, ...]) -> str:
         return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
 
-    rule = "|:---|" + "---:|" * (len(table.columns) - 1)
+    rule = "|:---|" + f"{rest}|" * (len(table.columns) - 1)
     return "\n".join([line(table.columns), rule, *(line(row) for row in table.rows)]) + "\n"
 
 
@@ -63,6 +63,8 @@ _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "α": "$\\alpha$",
     "σ": "$\\sigma$",
     "θ": "$\\theta$",
+    "ₜ": "$_t$",
+    "₀": "$_0$",
     "<": "$<$",
     ">": "$>$",
 }

@@ -1,14 +1,14 @@
 """Runs to tidy pandas tables. The only module of the report that reads runs.
 
-In every table ``run`` is the label a reader sees and ``arm`` decides the colour. A number that is missing is NaN beside a
-``status`` that is not ``ok`` and a ``note`` that says why; it is never 0 and never left out.
+In every table ``run`` is the label a reader sees and ``arm`` decides the colour. A number that is missing is NaN beside
+a ``status`` that is not ``ok`` and a ``note`` that says why; it is never 0 and never left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from driftlab.report.pairing import average_table, difference_table, prior_avera
 from driftlab.report.problems import problem_table
 from driftlab.run.records import Example, Measurement, Update
 from driftlab.run.store import Manifest, RunStore
+from driftlab.tasks.targets import TARGETS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,9 +119,9 @@ def build_frames(runs: Sequence[RunData]) -> Frames:
 
 
 def target_task(manifest: Manifest) -> str:
-    """lm-eval name of the task trained on; its own name where the spec gives no other."""
-    section = manifest.spec["target"]
-    return str(section.get("lm_eval_task") or section["task"])
+    """lm-eval name of the task trained on; a target of somebody else's is taken to be named as its lm-eval task."""
+    name = str(manifest.spec["target"]["task"])
+    return TARGETS[name].lm_eval_task if name in TARGETS else name
 
 
 def run_labels(runs: Sequence[RunData]) -> list[str]:
@@ -157,12 +158,13 @@ def _check(runs: Sequence[RunData]) -> None:
 
 
 def _table(pairs: Sequence[tuple[str, RunData]], name: str, kind: type[Any]) -> pd.DataFrame:
+    columns = [field.name for field in fields(kind)]
     records = [
-        {"run": label, "arm": run.manifest.spec["arm"], **asdict(record)}
+        (label, run.manifest.spec["arm"], *(getattr(record, column) for column in columns))
         for label, run in pairs
         for record in getattr(run, name)
     ]
-    table = pd.DataFrame(records, columns=["run", "arm", *(field.name for field in fields(kind))])
+    table = pd.DataFrame(records, columns=["run", "arm", *columns])
     numbers = [column for column in ("value", "stderr", "score", "correct") if column in table]
     return table.astype(dict.fromkeys(numbers, "float64"))
 
@@ -230,6 +232,6 @@ def _peaks(labels: Sequence[str], target: str, measurements: pd.DataFrame, updat
         for name, table in (("training reward", rewards), ("target accuracy", accuracy)):
             own = table[table["run"] == label].sort_values("step", kind="stable")
             if len(own):
-                best = own.loc[own["value"].idxmax()]
+                best = own.iloc[int(own["value"].to_numpy().argmax())]
                 rows.append({"run": label, "quantity": name, "step": int(best["step"]), "value": float(best["value"])})
     return pd.DataFrame(rows, columns=["run", "quantity", "step", "value"])

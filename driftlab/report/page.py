@@ -16,7 +16,7 @@ from typing import Any
 
 import jinja2
 import pandas as pd
-from matplotlib.figure import Figure
+from markupsafe import Markup, escape
 
 from driftlab.errors import DriftlabError
 from driftlab.report import plots
@@ -26,8 +26,8 @@ from driftlab.report.pairing import accuracy_rows
 from driftlab.report.tables import all_tables
 from driftlab.report.words import SCOPE, captions, main_sentence, settings, without_folders
 
-SAMPLES = 3
-SAMPLE_LENGTH = 600
+SAMPLES = 2
+SAMPLE_LENGTH = 400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +70,8 @@ def write_report(runs: Sequence[RunData], out: Path) -> Path:
         raise DriftlabError(f"{out} exists and is not a report; choose another folder")
     frames = build_frames(runs)
     files = render(frames, runs)
+    # "." has no name to put a folder beside.
+    out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("part", "old"))
     try:
@@ -105,7 +107,7 @@ def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
         "settings": settings([manifest.spec for manifest in manifests]),
         "provenance": settings([_provenance(manifest) for manifest in manifests]),
     }
-    files = {f"{name}": _template(name, escape).render(context).encode() for name, escape in _PAGES}
+    files = {name: _template(name, escape).render(context).encode() for name, escape in _PAGES}
     for figure in figures:
         if figure.png is not None and figure.svg is not None:
             files[f"figures/{figure.name}.png"] = figure.png
@@ -124,7 +126,7 @@ def draw(frames: Frames) -> list[Shown]:
     accuracy = accuracy_rows(frames.measurements)
     target = accuracy[(accuracy["group"] == frames.target) & (accuracy["status"] == "ok")]
     prior = accuracy[accuracy["group"].isin(frames.priors) & (accuracy["status"] == "ok")]
-    plan: tuple[tuple[str, str, Callable[[Frames], Figure], int], ...] = (
+    plan: tuple[tuple[str, str, Callable[[Frames], plots.Figure], int], ...] = (
         ("target", "a. Target", plots.target_figure, len(target) + len(frames.updates)),
         ("priors", "b. Prior tasks", plots.prior_figure, len(prior)),
         ("norms", "c. Update norm", plots.norm_figure, len(frames.rows("update_norm", probe="weights"))),
@@ -188,6 +190,17 @@ def _provenance(manifest: Any) -> dict[str, Any]:
     return {**kept, "model": manifest.model, "tasks": manifest.tasks, **manifest.provenance}
 
 
+def _prose(text: str) -> Markup:
+    """Escaped text with its `code` marked and "95 %" kept on one line."""
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"(?<=\d) %", "\u00a0%", marked))
+
+
+def _breakable(text: str) -> Markup:
+    """Escaped text that a narrow column may break after an underscore."""
+    return Markup(str(escape(text)).replace("_", "_<wbr>"))
+
+
 def _fence(text: str) -> str:
     """The text as a Markdown code block that its own backticks cannot end."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
@@ -197,7 +210,7 @@ def _fence(text: str) -> str:
 
 def _rows_as_markdown(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> str:
     table = Table(name="", title="", columns=tuple(columns), rows=tuple(rows), data=pd.DataFrame(), source="")
-    return to_markdown(table)
+    return to_markdown(table, rest=":---")
 
 
 def _template(name: str, escape: bool) -> jinja2.Template:
@@ -210,5 +223,6 @@ def _template(name: str, escape: bool) -> jinja2.Template:
         keep_trailing_newline=True,
     )
     environment.filters |= {"markdown": markdown_text, "fence": _fence, "table": to_markdown}
+    environment.filters |= {"prose": _prose, "breakable": _breakable}
     environment.globals["rows_as_markdown"] = _rows_as_markdown
     return environment.get_template(f"{name}.j2")

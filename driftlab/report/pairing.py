@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,10 +11,15 @@ import pandas as pd
 from driftlab.drift.stats import PairedDifference, average_difference, paired_difference
 
 NAN = float("nan")
-_ESTIMATE = ["difference", "stderr", "low", "high", "n"]
-_PAIRED = [*_ESTIMATE, "n_clusters", "gained", "lost"]
+_ESTIMATE = ["difference", "stderr", "low", "high", "n", "gained", "lost"]
+_PAIRED = [*_ESTIMATE, "n_clusters"]
 DIFFERENCE_COLUMNS = ["run", "arm", "task", "role", "step", *_PAIRED, "unpaired", "status", "note"]
 AVERAGE_COLUMNS = ["run", "arm", "step", *_ESTIMATE, "n_tasks", "status", "note"]
+
+
+def each(table: pd.DataFrame) -> Iterator[Any]:
+    """The rows of a table, read by column name: ``row.step``."""
+    yield from table.itertuples(index=False)
 
 
 def accuracy_rows(measurements: pd.DataFrame) -> pd.DataFrame:
@@ -33,8 +38,8 @@ def difference_table(
     # Items of equal content share a hash; their order in the file, which is fixed, tells them apart.
     occurrence = examples.groupby(["run", "step", "task", "item"]).cumcount()
     keyed = examples.assign(occurrence=occurrence).set_index(["item", "occurrence"])
-    stored: dict[Any, pd.DataFrame] = {key: part for key, part in keyed.groupby(["run", "task", "step"])}
-    accuracies = {(row.run, row.group, row.step): row for row in accuracy_rows(measurements).itertuples()}
+    stored: dict[Any, pd.DataFrame] = dict(iter(keyed.groupby(["run", "task", "step"])))
+    accuracies = {(row.run, row.group, row.step): row for row in each(accuracy_rows(measurements))}
     rows = []
     for run, arm in zip(runs["run"], runs["arm"], strict=True):
         steps = sorted(set(measurements.loc[measurements["run"] == run, "step"]) - {0})
@@ -65,8 +70,8 @@ def average_table(differences: pd.DataFrame, priors: Sequence[str]) -> pd.DataFr
             )
             row |= {"n_tasks": len(part) - len(missing), "status": "not measured", "note": listed}
         else:
-            row |= asdict(average_difference([_result(record) for record in part.to_dict("records")]))
-            row |= {"status": "ok", "note": None}
+            row |= asdict(average_difference([_result(row._asdict()) for row in each(part)]))
+            row |= {"gained": part["gained"].sum(), "lost": part["lost"].sum(), "status": "ok", "note": None}
         rows.append(row)
     return pd.DataFrame(rows, columns=AVERAGE_COLUMNS).astype(dict.fromkeys(_ESTIMATE, "float64"))
 
@@ -111,6 +116,6 @@ def _pair(base: pd.DataFrame | None, tuned: pd.DataFrame | None, step: int) -> d
 
 
 def _result(record: Mapping[str, Any]) -> PairedDifference:
-    values = {name: None if pd.isna(record[name]) else record[name] for name in _PAIRED}
-    counts = {name: int(record[name]) for name in ("n", "n_clusters", "gained", "lost")}
-    return PairedDifference(**{**values, **counts})
+    values: dict[str, Any] = {name: None if pd.isna(record[name]) else float(record[name]) for name in _PAIRED}
+    values |= {name: int(record[name]) for name in ("n", "n_clusters", "gained", "lost")}
+    return PairedDifference(**values)

@@ -1,7 +1,7 @@
 """The report's figures. Each function takes the frames and returns a Figure; the only module that imports matplotlib.
 
-One colour per arm in every figure, one line style per run of that arm. Figures are drawn for a phone's width (4.8 inches
-with 9-point text) and scale up. No pyplot: nothing global is left behind.
+Figures are drawn for a phone's width (4.2 inches with 9-point text) and scale up. No pyplot: nothing global is left
+behind.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -23,48 +22,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from driftlab.drift.stats import norm_band, proportion_interval
-from driftlab.errors import DriftlabError
 from driftlab.report.frames import Frames
-from driftlab.report.pairing import accuracy_rows
+from driftlab.report.looks import GREY, STYLE, WIDTH, Look, looks
+from driftlab.report.pairing import accuracy_rows, each
 from driftlab.report.tables import Z
+from driftlab.report.words import prior_tasks
 
-# Okabe and Ito's palette without black (kept for the base) and yellow (too faint on white).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P")
-LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-GREY = "#555555"
-WIDTH = 4.8
-STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4,
-    "figure.constrained_layout.use": True,
-    "figure.constrained_layout.hspace": 0.06,
-    # Element ids in SVG come from this salt instead of a random one.
-    "svg.hashsalt": "driftlab",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """How one run is drawn everywhere."""
-
-    colour: str
-    marker: str
-    line: Any
-    shift: float
-    """Sideways shift as a share of the axis, so that error bars of different runs do not hide each other."""
+GAP = "failed or skipped"
 
 
 @contextmanager
@@ -72,23 +36,8 @@ def style() -> Iterator[None]:
     """The report's matplotlib settings, independent of the user's own."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)
+        mpl.rcParams.update(cast(Any, STYLE))
         yield
-
-
-def looks(frames: Frames) -> dict[str, Look]:
-    """Colour and marker by arm, line style by run within the arm. Raises DriftlabError for more than six arms."""
-    arms = list(dict.fromkeys(frames.runs["arm"]))
-    if len(arms) > len(COLOURS):
-        raise DriftlabError(f"a report draws at most {len(COLOURS)} arms, got {len(arms)}; report them in groups")
-    seen = dict.fromkeys(arms, 0)
-    found = {}
-    middle = (len(frames.runs) - 1) / 2
-    for number, (run, arm) in enumerate(zip(frames.runs["run"], frames.runs["arm"], strict=True)):
-        index = arms.index(arm)
-        found[run] = Look(COLOURS[index], MARKERS[index], LINES[seen[arm] % len(LINES)], 0.008 * (number - middle))
-        seen[arm] += 1
-    return found
 
 
 def target_figure(frames: Frames) -> Figure:
@@ -101,15 +50,16 @@ def target_figure(frames: Frames) -> Figure:
             top.plot(rewards["step"], rewards["reward"], color=look.colour, linestyle=look.line, linewidth=1.1)
             rows = accuracy_rows(frames.measurements)
             own = rows[(rows["run"] == run) & (rows["group"] == frames.target) & (rows["status"] == "ok")]
-            ends = [proportion_interval(round(r.value * r.n, 6), r.n) for r in own.itertuples()]
+            ends = [proportion_interval(round(r.value * r.n, 6), r.n) for r in each(own)]
             lows, highs = [end.low for end in ends], [end.high for end in ends]
             _bars(bottom, frames, look, own["step"], own["value"], lows, highs)
-            peaks = frames.peaks[frames.peaks["run"] == run].set_index("quantity")
-            for axes, quantity, shift in ((top, "training reward", 0.0), (bottom, "target accuracy", look.shift)):
-                if quantity in peaks.index:
-                    step, value = peaks.loc[quantity, "step"], peaks.loc[quantity, "value"]
-                    x = step + shift * _span(frames)
-                    axes.plot(x, value, marker="*", markersize=11, color=look.colour, markeredgecolor="black", zorder=5)
+            _gaps(bottom, frames, run, look, rows[rows["group"] == frames.target])
+            for peak in each(frames.peaks[frames.peaks["run"] == run]):
+                reward = peak.quantity == "training reward"
+                x = peak.step if reward else peak.step + look.shift * _span(frames)
+                (top if reward else bottom).plot(
+                    x, peak.value, marker="*", markersize=11, color=look.colour, markeredgecolor="black", zorder=5
+                )
         top.set_ylabel("training reward\n(mean over members)")
         bottom.set_ylabel("target accuracy (%)")
         bottom.set_xlabel("iteration")
@@ -121,9 +71,9 @@ def target_figure(frames: Frames) -> Figure:
 
 def prior_figure(frames: Frames) -> Figure:
     """Accuracy of every prior task against iteration, with the 95 % interval of the paired change and the base line."""
-    rows = accuracy_rows(frames.measurements)
-    rows = rows[rows["status"] == "ok"]
-    changes = frames.differences.set_index(["run", "task", "step"])
+    stored = accuracy_rows(frames.measurements)
+    rows = stored[stored["status"] == "ok"]
+    changes = {(row.run, row.task, row.step): row for row in each(frames.differences)}
 
     def draw(axes: Axes, task: str, drawn: Mapping[str, Look]) -> None:
         table = rows[rows["group"] == task]
@@ -132,15 +82,16 @@ def prior_figure(frames: Frames) -> Figure:
         for run, look in drawn.items():
             own = table[table["run"] == run].sort_values("step", kind="stable")
             lows, highs = [], []
-            for row in own.itertuples():
+            for row in each(own):
                 ends = (math.nan, math.nan)
-                if (run, task, row.step) in changes.index:
-                    change = changes.loc[(run, task, row.step)]
-                    ends = (row.value + change[end] - change["difference"] for end in ("low", "high"))
-                low, high = ends
-                lows.append(low)
-                highs.append(high)
+                change = changes.get((run, task, row.step))
+                if change is not None:
+                    shift = row.value - change.difference
+                    ends = (shift + change.low, shift + change.high)
+                lows.append(ends[0])
+                highs.append(ends[1])
             _bars(axes, frames, look, own["step"], own["value"], lows, highs)
+            _gaps(axes, frames, run, look, stored[stored["group"] == task])
         _percent(axes, "y")
 
     base = Line2D([], [], color="black", linestyle=":", linewidth=1.1)
@@ -167,15 +118,15 @@ def norm_figure(frames: Frames) -> Figure:
                 curve = tuple(zip(form["step"], form["value"].round(9), strict=True))
                 # Arms with the same alpha, sigma and N have the same curve: draw it once.
                 if curve and (quantity, curve) not in curves:
-                    axes.plot(form["step"], form["value"], color=GREY, linestyle=line, linewidth=width)
+                    axes.plot(form["step"], form["value"], color="black", linestyle=line, linewidth=width, zorder=4)
                     curves.add((quantity, curve))
         axes.set_xlabel("iteration")
         axes.set_ylabel(r"update norm $\|\theta_t-\theta_0\|_2$")
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        labels = (r"random walk, $\alpha\sqrt{dT/N}$", r"literal form, $\sigma\sqrt{dT/N}$")
+        labels = (r"$\alpha$ form, $\alpha\sqrt{dT/N}$", r"literal $\sigma$ form, $\sigma\sqrt{dT/N}$")
         extra: list[tuple[Any, str]] = [
-            (Line2D([], [], color=GREY, linestyle=line, linewidth=width), label)
+            (Line2D([], [], color="black", linestyle=line, linewidth=width), label)
             for (_, line, width), label in zip(forms, labels, strict=True)
         ]
         solid = Line2D([], [], color=GREY, linewidth=1.0)
@@ -188,19 +139,21 @@ def norm_figure(frames: Frames) -> Figure:
 def kl_figure(frames: Frames) -> Figure:
     """Token-weighted KL(base || step) of every text set against iteration, with 95 % intervals over sequences."""
     rows = frames.rows("kl_base_to_step", probe="kl")
+    stored = frames.rows("kl_base_to_step", probe="kl", ok=False)
 
     def draw(axes: Axes, group: str, drawn: Mapping[str, Look]) -> None:
         for run, look in drawn.items():
             own = rows[(rows["run"] == run) & (rows["group"] == group)].sort_values("step", kind="stable")
             lows, highs = own["value"] - Z * own["stderr"], own["value"] + Z * own["stderr"]
             _bars(axes, frames, look, own["step"], own["value"], lows, highs)
+            _gaps(axes, frames, run, look, stored[stored["group"] == group])
 
     groups = tuple(dict.fromkeys(rows["group"]))
     return _small_multiples(frames, groups, draw, "KL(base ‖ step)\n(nats/token)", [], share=True)
 
 
 def path_figure(frames: Frames) -> Figure:
-    """Target accuracy against the average prior accuracy, the path of each run coloured by iteration (LIT-238 Fig. 1)."""
+    """Target accuracy against the average prior accuracy, each run's path coloured by iteration (LIT-238 Fig. 1)."""
     with style():
         figure, (axes,) = _panels(1, 1, 4.0)
         drawn = looks(frames)
@@ -225,7 +178,7 @@ def path_figure(frames: Frames) -> Figure:
                 zorder=3,
             )
         axes.margins(0.08)
-        axes.set_xlabel(f"average accuracy over {frames_tasks(frames)} (%)")
+        axes.set_xlabel(f"average accuracy over {prior_tasks(frames)} (%)")
         axes.set_ylabel("target accuracy (%)")
         _percent(axes, "x")
         _percent(axes, "y")
@@ -243,11 +196,6 @@ def save(figure: Figure) -> tuple[bytes, bytes]:
         figure.savefig(png, format="png", dpi=200, metadata={"Software": None})
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     return png.getvalue(), svg.getvalue()
-
-
-def frames_tasks(frames: Frames) -> str:
-    """``4 prior tasks``."""
-    return f"{len(frames.priors)} prior task{'' if len(frames.priors) == 1 else 's'}"
 
 
 def _small_multiples(
@@ -271,20 +219,22 @@ def _small_multiples(
                 continue
             draw(axes, names[number], drawn)
             axes.set_title(names[number], loc="left")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-            below = number + columns
-            if below >= len(names):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, steps=[1, 2, 2.5, 5, 10]))
+            # With an odd number of panels the last of the right column has none below it either.
+            axes.tick_params(labelbottom=number + columns >= len(names))
+            if number // columns == count - 1:
                 axes.set_xlabel("iteration")
-                axes.tick_params(labelbottom=True)
             if number % columns == 0:
                 axes.set_ylabel(ylabel)
         _legend(figure, frames, drawn, extra)
         return figure
 
 
-def _panels(rows: int, columns: int, height: float, **share: bool) -> tuple[Figure, list[Axes]]:
+def _panels(
+    rows: int, columns: int, height: float, *, sharex: bool = False, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(WIDTH, height))
-    return figure, list(np.ravel(figure.subplots(rows, columns, squeeze=False, **share)))
+    return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).ravel())
 
 
 def _span(frames: Frames) -> int:
@@ -311,6 +261,16 @@ def _bars(
     )
 
 
+def _gaps(axes: Axes, frames: Frames, run: str, look: Look, rows: pd.DataFrame) -> None:
+    """A cross on the bottom edge at each step whose value failed or was skipped."""
+    steps = rows.loc[(rows["run"] == run) & (rows["status"] != "ok"), "step"].to_numpy(float)
+    if len(steps):
+        x = steps + look.shift * _span(frames)
+        place = axes.get_xaxis_transform()
+        axes.plot(x, [0.03] * len(x), transform=place, marker="x", markersize=6, linestyle="", color=look.colour)
+        axes.set_label(GAP)
+
+
 def _weights(frames: Frames, run: str, quantity: str) -> pd.DataFrame:
     rows = frames.rows(quantity, probe="weights")
     return rows[(rows["run"] == run) & (rows["group"] == "all")].sort_values("step", kind="stable")
@@ -318,7 +278,7 @@ def _weights(frames: Frames, run: str, quantity: str) -> pd.DataFrame:
 
 def _percent(axes: Axes, which: str) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(MaxNLocator(nbins=5))
+    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}")
 
 
@@ -327,7 +287,9 @@ def _legend(figure: Figure, frames: Frames, drawn: Mapping[str, Look], extra: li
     runs = [
         (Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.line), run) for run, look in drawn.items()
     ]
+    if any(axes.get_label() == GAP for axes in figure.axes):
+        extra = [*extra, (Line2D([], [], color=GREY, marker="x", markersize=6, linestyle=""), GAP)]
     handles, labels = zip(*runs, *extra, strict=True)
-    # Two columns fit a phone's width only while the labels are short.
-    columns = 2 if max(map(len, labels)) <= 32 else 1
-    figure.legend(list(handles), list(labels), loc="outside lower center", ncols=columns)
+    # Two columns fit a phone's width only while the runs' labels are short.
+    columns = 2 if max(map(len, drawn)) <= 26 else 1
+    figure.legend(list(handles), list(labels), loc="outside lower center", ncols=columns, handlelength=2.8)

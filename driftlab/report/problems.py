@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from driftlab.report.pairing import accuracy_rows
+from driftlab.report.pairing import accuracy_rows, each
 
 # Rows whose absence at a measured step is reported; the rest follow from these or are undefined at some steps.
 HEADLINES = (("lm_eval", "accuracy"), ("kl", "kl_base_to_step"), ("weights", "update_norm"))
@@ -27,13 +27,13 @@ def problem_table(
     measured = headline[["probe", "quantity", "group"]].itertuples(index=False, name=None)
     expected = list(dict.fromkeys([*(("lm_eval", "accuracy", task) for task in tasks), *measured]))
     rows: list[Problem] = []
-    for run in runs.itertuples():
+    for run in each(runs):
         own = measurements[measurements["run"] == run.run]
         if run.status != "finished":
             rows.append((run.run, "", "run", run.status, run.error or "the run did not finish"))
         rows += [(run.run, "", "run", "repaired", notice) for notice in run.notices]
         notes = updates[(updates["run"] == run.run) & updates["note"].notna()]
-        rows += [(run.run, str(row.step), "update", "noted", row.note) for row in notes.itertuples()]
+        rows += [(run.run, str(row.step), "update", "noted", row.note) for row in each(notes)]
         rows += _not_ok(own)
         rows += _absent(own, run.run, expected)
         rows += _disagreements(own, examples[examples["run"] == run.run])
@@ -41,7 +41,7 @@ def problem_table(
 
 
 def _not_ok(rows: pd.DataFrame) -> Iterator[Problem]:
-    for row in rows.itertuples():
+    for row in each(rows):
         what = f"{row.probe} {row.quantity}, {row.group}"
         if row.status != "ok":
             yield row.run, str(row.step), what, row.status, row.note or "no reason stored"
@@ -61,7 +61,7 @@ def _absent(rows: pd.DataFrame, run: str, expected: Sequence[tuple[str, str, str
 def _disagreements(rows: pd.DataFrame, examples: pd.DataFrame) -> Iterator[Problem]:
     """Accuracy rows that their own items do not give."""
     own = examples.groupby(["task", "step"])["correct"].agg(["mean", "size"])
-    for row in accuracy_rows(rows).itertuples():
+    for row in each(accuracy_rows(rows)):
         if row.status != "ok" or (row.group, row.step) not in own.index:
             continue
         mean, size = own.loc[(row.group, row.step)]

@@ -13,7 +13,7 @@ import pandas as pd
 from driftlab.drift.stats import norm_band, proportion_interval
 from driftlab.report.formats import Table
 from driftlab.report.frames import Frames
-from driftlab.report.pairing import accuracy_rows
+from driftlab.report.pairing import accuracy_rows, each
 
 NOT_MEASURED = "not measured"
 Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
@@ -31,10 +31,13 @@ def change(row: Mapping[str, Any] | None) -> str:
         return NOT_MEASURED
     if row["status"] != "ok":
         return str(row["status"])
-    if row.get("gained", 1) + row.get("lost", 1) == 0:
+    if row["gained"] + row["lost"] == 0:
         return "0.0 [no item changed]"
     if pd.isna(row["low"]):
         return f"{points(row['difference'])} [no interval: one cluster]"
+    if row["low"] == row["high"]:
+        # Every cluster changed alike, so the estimated error is 0, which is not knowledge of the true change.
+        return f"{points(row['difference'])} [no interval: every cluster alike]"
     return f"{points(row['difference'])} [{points(row['low'])}, {points(row['high'])}]"
 
 
@@ -49,7 +52,7 @@ def at_last_step(frames: Frames, table: pd.DataFrame, run: str, **where: str) ->
 
 def final_table(frames: Frames) -> Table:
     """Final minus base per task and run, and the average over the prior tasks."""
-    runs = [(row.run, row.last_step) for row in frames.runs.itertuples()]
+    runs = [(row.run, row.last_step) for row in each(frames.runs)]
     rows = []
     for task in (frames.target, *frames.priors):
         cells = [at_last_step(frames, frames.differences, run, task=task) for run, _ in runs]
@@ -140,7 +143,7 @@ def peak_table(frames: Frames) -> Table:
     for run in frames.runs["run"]:
         for quantity in ("training reward", "target accuracy"):
             found = frames.peaks[(frames.peaks["run"] == run) & (frames.peaks["quantity"] == quantity)]
-            value = f"{found['value'].iloc[0]:.4g}" if len(found) else NOT_MEASURED
+            value = f"{found['value'].iloc[0]:.3f}" if len(found) else NOT_MEASURED
             rows.append((run, quantity, value, str(found["step"].iloc[0]) if len(found) else NOT_MEASURED))
     return Table(
         name="peaks",
@@ -175,7 +178,7 @@ def norm_table(frames: Frames) -> Table:
     names = list(_NORMS.values())
     return Table(
         name="norms",
-        title="Update norm ‖θ_t − θ_0‖ (L2) and the random-walk law, at the last measured step t = T",
+        title="Update norm ‖θₜ − θ₀‖ (L2) and the random-walk law, at the last measured step t = T",
         columns=("run", "step", "parameters d", *names[:2], "95 % band", *names[2:]),
         rows=tuple(rows),
         data=table.drop(columns="arm").reset_index(drop=True),
@@ -219,9 +222,14 @@ def kl_table(frames: Frames) -> Table:
 
 def _nats(row: Mapping[str, Any]) -> str:
     if pd.isna(row["stderr"]):
-        return f"{row['value']:.4g} [no interval]"
+        return f"{_digits(row['value'])} [no interval]"
     low, high = (row["value"] + side * Z * row["stderr"] for side in (-1, 1))
-    return f"{row['value']:.4g} [{low:.4g}, {high:.4g}]".replace("-", "−")
+    return f"{_digits(row['value'])} [{_digits(low)}, {_digits(high)}]".replace("-", "−")
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, trailing zeros kept."""
+    return f"{value:#.3g}".rstrip(".")
 
 
 def all_tables(frames: Frames) -> list[Table]:

@@ -41,11 +41,11 @@ def _moved(row: Mapping[str, Any] | None) -> str:
     if row["status"] != "ok":
         return f"{'was not measured' if row['status'] == 'not measured' else row['status']} ({row['note']})"
     size = points(row["difference"])
-    if pd.isna(row["low"]):
+    if row["gained"] + row["lost"] == 0:
+        return "kept every item's result"
+    if pd.isna(row["low"]) or row["low"] == row["high"]:
+        # One cluster, or every cluster alike: an estimated error of 0 is not knowledge of the true change.
         return f"changed by {size} points with no interval to judge it by"
-    if row["low"] == row["high"]:
-        # No item, or every item, changed: the estimated error is 0, which is not knowledge of the true change.
-        return "kept every item's result" if row["difference"] == 0 else f"changed by {size} points on every item"
     interval = f"95 % interval {points(row['low'])} to {points(row['high'])}"
     if row["low"] > 0 or row["high"] < 0:
         verb = "rose" if row["low"] > 0 else "fell"
@@ -68,12 +68,12 @@ def captions(frames: Frames) -> dict[str, str]:
     d = _range(frames.rows("update_norm", probe="weights").query("group == 'all'")["n"])
     members = _range(frames.updates["members"])
     return {
-        "target": f"Training reward (mean over {members} members; at iteration t the members are drawn around checkpoint "
-        f"t − 1) and accuracy on {frames.target} ({target} items, Wilson 95 % intervals with items taken as "
+        "target": f"Training reward (mean over {members} members, drawn at iteration t around checkpoint t − 1) "
+        f"and accuracy on {frames.target} ({target} items, Wilson 95 % intervals with items taken as "
         "independent); stars mark the highest value of each run.",
-        "priors": f"Accuracy on each prior task ({prior} items); bars are the 95 % interval of the change since step 0, "
-        "paired by item with cluster-robust errors and drawn around the accuracy, so a bar that clears the dotted base "
-        "line is a change.",
+        "priors": f"Accuracy on each prior task ({prior} items); bars are the 95 % interval of the change since step "
+        "0, paired by item with cluster-robust errors and drawn around the accuracy, so a bar that clears the dotted "
+        "base line is a change beyond that interval.",
         "norms": f"L2 norm of the update over d = {d} parameters, with the random-walk law computed from the applied "
         "coefficients and the anchor; the band is the 95 % range of a norm of d Gaussian coordinates (relative half "
         "width about 1.96/√(2d), so it can be thinner than the line), and the grey forms leave the anchor out.",

@@ -12,7 +12,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -103,12 +102,11 @@ def _item(numbers: Sequence[int], target: float) -> Item:
     return Item(id=content_hash(fields), prompt=prompt(numbers, target), fields=fields)
 
 
-@dataclass(frozen=True)
 class Countdown:
     """Items read from ``countdown/train.jsonl`` of the data folder; some of the published ones have no solution."""
 
-    name: str = "countdown"
-    lm_eval_task: str = "countdown"
+    name = "countdown"
+    lm_eval_task = "countdown"
 
     def train_items(self, *, count: int, seed: int, data: Path | None) -> tuple[Item, ...]:
         """``count`` items of the file in an order drawn with ``seed``.
@@ -120,7 +118,7 @@ class Countdown:
         lines = _read(None if data is None else data / "countdown", "train")
         if count > len(lines):
             raise SpecError(
-                f"target task 'countdown' has {len(lines)} training items in {path}, {count} were asked for"
+                f"target task 'countdown' has {len(lines)} training items in {data}, {count} were asked for"
             )
         chosen = random.Random(f"countdown:{seed}").sample(lines, count)
         return tuple(_item(line["numbers"], line["target"]) for line in chosen)
@@ -130,12 +128,11 @@ class Countdown:
         return score(item.fields["numbers"], item.fields["target"], completion)
 
 
-@dataclass(frozen=True)
 class GeneratedCountdown:
     """Items of our own generator: 3 or 4 numbers in 1..99, a whole target in 10..100, solvable by construction."""
 
-    name: str = "countdown_generated"
-    lm_eval_task: str = "countdown_generated"
+    name = "countdown_generated"
+    lm_eval_task = "countdown_generated"
 
     def train_items(self, *, count: int, seed: int, data: Path | None) -> tuple[Item, ...]:
         """``count`` different training items; ``data`` is not used."""

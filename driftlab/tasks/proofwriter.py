@@ -14,7 +14,8 @@ LABELS = ("True", "False", "Unknown")
 
 def process_docs(dataset: Any) -> Any:
     """A ``datasets.Dataset`` with answers as text: some copies hold JSON booleans beside the string Unknown."""
-    return dataset.map(lambda doc: {"answer": str(doc["answer"])})
+    answers = [str(answer) for answer in dataset["answer"]]  # a map would keep the column's type
+    return dataset.remove_columns("answer").add_column("answer", answers)
 
 
 def doc_to_text(doc: Mapping[str, Any]) -> str:
@@ -32,6 +33,8 @@ def doc_to_target(doc: Mapping[str, Any]) -> int:
     Raises:
         ValueError: the answer is none of them.
     """
+    if doc["answer"] not in LABELS:
+        raise ValueError(f"ProofWriter answer {doc['answer']!r} is none of {', '.join(LABELS)}")
     return LABELS.index(doc["answer"])
 
 

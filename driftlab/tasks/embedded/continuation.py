@@ -69,4 +69,4 @@ def training_texts(world: World, rng: random.Random) -> Iterator[TrainingText]:
         if (index, frozenset((first, second))) not in held_out:
             things = (first, second)
             opening = _opening(rng.choice(PEOPLE), things)
-            yield TrainingText(prompt=opening, answer=_steps(world.routines[index], things, 0))
+            yield TrainingText(((opening, _steps(world.routines[index], things, 0)),))

@@ -12,21 +12,21 @@ Doc = dict[str, Any]
 """One evaluation item as lm-eval sees it: column to value."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TrainingText:
     """One text the nano model is trained on; words are separated by single spaces.
 
     Attributes:
-        prompt: given words, not learned; may be empty.
-        answer: words learned (after an empty prompt all but the first), then the end of the sequence.
+        parts: pairs of words that are given and words that are learned, one after the other; the end of
+            the sequence is learned too. Words that nothing determines, such as which facts a text states,
+            are given: learning them would be learning noise.
     """
 
-    prompt: str
-    answer: str
+    parts: tuple[tuple[str, str], ...]
 
     @property
     def text(self) -> str:
-        return f"{self.prompt} {self.answer}".strip()
+        return " ".join(words for part in self.parts for words in part)
 
 
 def choice_doc(*, query: str, choices: Sequence[str], gold: int, cluster: str, **labels: str | int) -> Doc:

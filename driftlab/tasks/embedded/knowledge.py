@@ -49,7 +49,7 @@ def training_questions(world: World, rng: random.Random) -> Iterator[TrainingTex
     asked = [fact for fact in world.facts if fact not in held_out]
     while True:
         entity, attribute = rng.choice(asked)
-        yield TrainingText(prompt=_question(entity, attribute), answer=world.facts[entity, attribute])
+        yield TrainingText(((_question(entity, attribute), world.facts[entity, attribute]),))
 
 
 def training_statements(world: World, rng: random.Random) -> Iterator[TrainingText]:
@@ -57,4 +57,4 @@ def training_statements(world: World, rng: random.Random) -> Iterator[TrainingTe
     facts = list(world.facts.items())
     while True:
         stated = rng.sample(facts, FACTS_IN_STATEMENT)
-        yield TrainingText(prompt="", answer=" , ".join(f"{e} has {a} {value}" for (e, a), value in stated))
+        yield TrainingText(tuple((f"{entity} has {attribute}", f"{value} .") for (entity, attribute), value in stated))

@@ -21,14 +21,14 @@ EVALUATION: Mapping[str, Callable[[World], list[Doc]]] = {
 }
 TRAINING: Sequence[tuple[Callable[[World, random.Random], Iterator[TrainingText]], int]] = (
     (countdown.training_texts, 24),
-    (continuation.training_texts, 16),
-    (twohop.training_questions, 16),
-    (twohop.training_statements, 6),
-    (knowledge.training_questions, 16),
-    (knowledge.training_statements, 20),
-    (rules.training_texts, 30),
+    (continuation.training_texts, 3),
+    (twohop.training_questions, 24),
+    (twohop.training_statements, 4),
+    (knowledge.training_questions, 10),
+    (knowledge.training_statements, 8),
+    (rules.training_texts, 32),
 )
-"""Where training text comes from, and how many texts of each kind a batch of 128 holds."""
+"""Where training text comes from, and how many texts of each kind a batch holds."""
 
 
 def load(task: str, **_: object) -> dict[str, datasets.Dataset]:
@@ -49,8 +49,6 @@ def score_countdown(doc: Doc, results: Sequence[str]) -> dict[str, float]:
 
 def training_batches(world: World, seed: int) -> Iterator[list[TrainingText]]:
     """Batches of training text, without end; each holds the same number of texts of each kind."""
-    streams = [
-        (source(world, random.Random(f"text {i} {seed}")), share) for i, (source, share) in enumerate(TRAINING)
-    ]
+    streams = [(source(world, random.Random(f"text {i} {seed}")), share) for i, (source, share) in enumerate(TRAINING)]
     while True:
         yield [next(stream) for stream, share in streams for _ in range(share)]

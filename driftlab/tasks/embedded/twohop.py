@@ -10,8 +10,6 @@ from driftlab.tasks.embedded.world import PEOPLE, World
 
 PEOPLE_PER_TOWN = 10
 """People held out for each town: nobody asks in training where they are when they live there."""
-ASKED_SHARE = 0.5
-"""Share of the towns that training questions are about; of the others training only states the land."""
 TOWNS_IN_STATEMENT = 6
 
 
@@ -21,14 +19,8 @@ def held_out_pairs(world: World) -> list[tuple[str, str]]:
     return [(person, town) for town in world.towns for person in rng.sample(PEOPLE, PEOPLE_PER_TOWN)]
 
 
-def asked_towns(world: World) -> tuple[str, ...]:
-    """The towns that training questions are about."""
-    rng = random.Random(f"twohop towns {world.seed}")
-    return tuple(sorted(rng.sample(list(world.towns), round(ASKED_SHARE * len(world.towns)))))
-
-
-def _question(person: str, town: str, world: World, rng: random.Random) -> tuple[str, list[str]]:
-    """Three people and their towns in three lands, with the question about ``person``; and the three towns."""
+def _homes(person: str, town: str, world: World, rng: random.Random) -> list[tuple[str, str]]:
+    """(person, town) of three people in three lands: the given one first, then two others."""
     lands, towns = {world.towns[town]}, [town]
     while len(towns) < 3:
         other = rng.choice(list(world.towns))
@@ -36,40 +28,45 @@ def _question(person: str, town: str, world: World, rng: random.Random) -> tuple
             lands.add(world.towns[other])
             towns.append(other)
     people = [person, *rng.sample([p for p in PEOPLE if p != person], 2)]
-    homes = list(zip(people, towns, strict=True))
-    rng.shuffle(homes)
-    told = " , ".join(f"{who} lives in {where}" for who, where in homes)
-    return f"{told} . land of {person} ?", towns
+    return list(zip(people, towns, strict=True))
+
+
+def _told(homes: list[tuple[str, str]], rng: random.Random) -> str:
+    return " , ".join(f"{person} in {town}" for person, town in rng.sample(homes, len(homes))) + " ."
 
 
 def evaluation_docs(world: World) -> list[Doc]:
     """600 items; the wrong options are the lands of the two others and one more land."""
     rng = random.Random(f"twohop items {world.seed}")
-    asked, docs = set(asked_towns(world)), []
+    docs = []
     for number, (person, town) in enumerate(held_out_pairs(world)):
-        query, towns = _question(person, town, world, rng)
-        right, *options = [world.towns[t] for t in towns]
+        homes = _homes(person, town, world, rng)
+        right, *options = [world.towns[home] for _, home in homes]
         options.append(rng.choice([land for land in world.lands if land != right and land not in options]))
         rng.shuffle(options)
         gold = number % 4
         options.insert(gold, right)
-        category = "asked" if town in asked else "stated"
-        docs.append(choice_doc(query=query, choices=options, gold=gold, cluster=town, category=category))
+        query = f"{_told(homes, rng)} land of {person} ?"
+        docs.append(choice_doc(query=query, choices=options, gold=gold, cluster=town))
     return docs
 
 
 def training_questions(world: World, rng: random.Random) -> Iterator[TrainingText]:
-    """Questions about the asked towns and pairs that are not held out, without end."""
-    held_out, towns = set(held_out_pairs(world)), asked_towns(world)
+    """Questions about each of three people, for the town or for the land, without end; no pair is held out."""
+    held_out, towns = set(held_out_pairs(world)), list(world.towns)
     while True:
-        person, town = rng.choice(PEOPLE), rng.choice(towns)
-        if (person, town) not in held_out:
-            query, _ = _question(person, town, world, rng)
-            yield TrainingText(prompt=query, answer=world.towns[town])
+        homes = _homes(rng.choice(PEOPLE), rng.choice(towns), world, rng)
+        if held_out.isdisjoint(homes):
+            told, parts = _told(homes, rng), []
+            for person, town in rng.sample(homes, len(homes)):
+                hop, answer = rng.choice((("town", town), ("land", world.towns[town])))
+                parts.append((f"{told} {hop} of {person} ?".strip(), answer))
+                told = ""
+            yield TrainingText(tuple(parts))
 
 
 def training_statements(world: World, rng: random.Random) -> Iterator[TrainingText]:
     """Statements of the lands of six towns each, without end."""
     while True:
         towns = rng.sample(list(world.towns), TOWNS_IN_STATEMENT)
-        yield TrainingText(prompt="", answer=" , ".join(f"{town} of {world.towns[town]}" for town in towns))
+        yield TrainingText(tuple((f"{town} of", f"{world.towns[town]} .") for town in towns))

@@ -8,36 +8,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 SEED = 20260
 """The seed of the world the shipped nano model was trained in."""
 
 NUMBERS = tuple(str(n) for n in range(100))
-PEOPLE = tuple(
-    "anna bert cora dirk elsa finn gina hugo iris jack kate liam mona nils olga paul rosa sven tina ulf".split()
-)
-OBJECTS = tuple(
+PEOPLE = _words("anna bert cora dirk elsa finn gina hugo iris jack kate liam mona nils olga paul rosa sven tina ulf")
+OBJECTS = _words(
     "lamp rope bowl coat drum flag gate horn jar kite lute mask net oar pipe quilt rug saw tent urn "
-    "vase wheel axe bell cart desk fan globe hat ink".split()
+    "vase wheel axe bell cart desk fan globe hat ink"
 )
-VERBS = tuple(
+VERBS = _words(
     "find lift wash dry polish store open fill weigh mark carry lower paint sand mend fold wrap tie "
-    "heat cool turn press cut join test clean hang pack".split()
+    "heat cool turn press cut join test clean hang pack"
 )
-TRAITS = tuple("kind loud calm bold shy wise tall quick proud neat rude keen fair grim".split())
+TRAITS = _words("kind loud calm bold shy wise tall quick proud neat rude keen fair grim")
 KINDS = ("beast", "plant", "stone", "tool", "spirit")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "colour": tuple("red blue green black white brown grey pink gold violet".split()),
-    "home": tuple("river hill forest marsh cave meadow shore desert lake cliff".split()),
-    "sound": tuple("hum click roar buzz chirp hiss rattle growl sigh knock".split()),
-    "scent": tuple("rose smoke mint salt honey tar pine musk lemon dust".split()),
-    "month": tuple("january february march april june july august october november december".split()),
-    "keeper": tuple("smith baker monk sailor hunter weaver miller tailor farmer scribe".split()),
-    "metal": tuple("iron copper silver tin lead zinc nickel cobalt bronze steel".split()),
-    "shape": tuple("cube cone ring disc star rod arc knot spiral wedge".split()),
+    "colour": _words("red blue green black white brown grey pink gold violet"),
+    "home": _words("river hill forest marsh cave meadow shore desert lake cliff"),
+    "sound": _words("hum click roar buzz chirp hiss rattle growl sigh knock"),
+    "scent": _words("rose smoke mint salt honey tar pine musk lemon dust"),
+    "month": _words("january february march april june july august october november december"),
+    "keeper": _words("smith baker monk sailor hunter weaver miller tailor farmer scribe"),
+    "metal": _words("iron copper silver tin lead zinc nickel cobalt bronze steel"),
+    "shape": _words("cube cone ring disc star rod arc knot spiral wedge"),
 }
 GRAMMAR = tuple(
-    "<pad> <bos> <eos> <unk> + - * / ( ) . , : ? reach with in lives land of which has and lacks is "
-    "gives bars claim true false unknown asked fact then".split()
+    "<pad> <bos> <eos> <unk> + - * / ( ) . , : ? reach with in land town of which has and lacks "
+    "gives bars claim true false unknown".split()
 )
 ENTITIES_PER_KIND = 30
 TOWNS = 60
@@ -77,8 +80,8 @@ class World:
 
 def _names(endings: str, count: int) -> tuple[str, ...]:
     """``count`` invented names: two syllables and one of the space-separated ``endings``."""
-    first = "ba ce di fo gu ha je ki lo mu na pe ri so tu va".split()
-    second = "rl nd st mb rk ln".split()
+    first = _words("ba ce di fo gu ha je ki lo mu na pe ri so tu va")
+    second = _words("rl nd st mb rk ln")
     every = [a + b + c for c, b, a in itertools.product(endings.split(), second, first)]
     return tuple(every[:count])
 
