@@ -25,6 +25,9 @@ from driftlab.probes.lm_eval_batches import choice_batches, score_choices, shari
 from driftlab.probes.lm_eval_plan import untouched
 from driftlab.probes.lm_eval_rows import mean_and_error
 
+EMBEDDED = ["embedded_continuation", "embedded_knowledge", "embedded_rules"]
+FROM_FOLDER = ["arc_challenge", "hellaswag", "leaderboard_mmlu_pro", "proofwriter"]
+GENERATED = ["countdown_generated", "embedded_countdown", "gsm8k"]
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 
 
@@ -119,13 +122,14 @@ def headline(row: dict[str, Any]) -> float:
     return float(next(row[name] for name in ("acc_norm", "acc", "exact_match") if name in row))
 
 
-@pytest.mark.parametrize("task", ["arc_challenge", "hellaswag", "leaderboard_mmlu_pro", "proofwriter"])
-def test_choices_equal_simple_evaluate_per_item(task: str, data_dir: Path) -> None:
-    engine, subject = tiny_engine(), probe([task], data_dir)
+@pytest.mark.parametrize("task", [*EMBEDDED, *FROM_FOLDER])
+def test_choices_equal_simple_evaluate_per_item(task: str, request: pytest.FixtureRequest) -> None:
+    data = request.getfixturevalue("data_dir") if task in FROM_FOLDER else None
+    engine, subject = tiny_engine(), probe([task], data)
     subject.prepare(engine)
     for _ in range(2):
         measured = subject.measure(checkpoint(), engine)
-        theirs = reference(engine, subject, task, data_dir)
+        theirs = reference(engine, subject, task, data)
         assert [example.correct for example in measured.examples] == [headline(row) for row in theirs]
         for example, row, question in zip(measured.examples, theirs, subject._prepared[task].questions, strict=True):
             likelihoods = np.array([float(response[0][0]) for response in row["resps"]])
@@ -136,7 +140,7 @@ def test_choices_equal_simple_evaluate_per_item(task: str, data_dir: Path) -> No
         assert accuracy.value == pytest.approx(np.mean([headline(row) for row in theirs]))
 
 
-@pytest.mark.parametrize("task", ["countdown_generated", "gsm8k"])
+@pytest.mark.parametrize("task", GENERATED)
 def test_generated_answers_equal_simple_evaluate_per_item(task: str, request: pytest.FixtureRequest) -> None:
     data = request.getfixturevalue("data_dir") if task == "gsm8k" else None
     engine, subject = tiny_engine(), probe([task], data, items=6)

@@ -413,7 +413,7 @@ def test_table_files(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO((out / "tables" / "final-minus-base.csv").read_text())))
     target = next(r for r in rows if r["task"] == TARGET and r["run"] == "ES")
     assert float(target["difference"]) == pytest.approx(0.5)
-    assert target["status"] == "ok"
+    assert (target["n"], target["status"]) == ("60", "ok")
     for table in all_tables(build_frames(two_arms())):
         assert all(len(r) == len(table.columns) for r in table.rows)
         latex = to_latex(table)

@@ -16,12 +16,14 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import datasets
 import lm_eval.tasks
+import lm_eval.utils
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -68,6 +70,17 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
+def _templates_compiled_once() -> Iterator[None]:
+    """lm-eval compiles a task's template anew for every document, three times: most of the time of building prompts."""
+    environment = lm_eval.utils.env
+    environment.from_string = cache(environment.from_string)
+    try:
+        yield
+    finally:
+        del environment.from_string  # the method of the class is back
+
+
+@contextmanager
 def _plain_greedy(model: Any) -> Iterator[None]:
     """Greedy decoding and nothing else: a model's generation config may hold penalties and a length limit of its own.
 
@@ -94,9 +107,17 @@ class _Harness(HFLM):
             softmax_dtype="float32",
             device=str(engine.model.device),
         )
+        # The choices of a question are encoded in turn, each with the prompt and then the prompt alone.
+        self._encoded = lru_cache(maxsize=2)(super().tok_encode)
         self.cut: list[bool] = []
         self.contexts: list[str] = []
         self.cache_hook = self  # told of each answer, in the order in which they were generated
+
+    def tok_encode(self, string: str, *args: Any, **kwargs: Any) -> list[int]:
+        """Token ids; the last two plain encodings are remembered."""
+        if args or kwargs or not hasattr(self, "_encoded"):
+            return super().tok_encode(string, *args, **kwargs)
+        return list(self._encoded(string))
 
     def add_partial(self, attribute: str, request: tuple[str, Any], answer: str) -> None:
         """lm-eval's hook for caches; nothing is cached here, only the order is noted."""
@@ -107,7 +128,8 @@ class _Harness(HFLM):
         eos = self.model.generation_config.eos_token_id
         ends = {self.eot_token_id, *(eos if isinstance(eos, list) else [eos])}
         for row in tokens[:, context.shape[1] :].tolist():
-            ended = any(token in ends for token in row) or any(s and s in self.tok_decode(row) for s in stop)
+            text = self.tok_decode(row)
+            ended = any(token in ends for token in row) or any(string and string in text for string in stop)
             self.cut.append(tokens.shape[1] >= max_length and not ended)
         return tokens
 
@@ -171,7 +193,7 @@ class LmEvalProbe:
             DriftlabError: unknown task, a kind of task that is not supported, or prompts longer than the model allows.
             MissingDataError: a dataset is not where it was said to be.
         """
-        with untouched(engine.model), _quiet():
+        with untouched(engine.model), _quiet(), _templates_compiled_once():
             self._harness = _Harness(engine, self._choice.batch_size)
             loaded = _load(self.tasks, self.data)
             self._prepared = {name: prepare(name, loaded[name], self._harness, self._choice) for name in self.tasks}
@@ -180,7 +202,7 @@ class LmEvalProbe:
         """Score every task; one that raises becomes a ``failed`` row with the reason, the others go on."""
         rows: list[Measurement] = []
         examples: list[Example] = []
-        with untouched(engine.model), _quiet():
+        with untouched(engine.model), _quiet(), _templates_compiled_once():
             if self._harness is None or self._harness.model is not engine.model:
                 self._harness = _Harness(engine, self._choice.batch_size)
             for name, task in self._prepared.items():

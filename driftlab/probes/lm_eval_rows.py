@@ -13,7 +13,8 @@ from driftlab.run.records import Example, Measurement
 from driftlab.tasks.base import content_hash
 
 PROBE = "lm_eval"
-_CLUSTER_FIELDS = ("theory", "category")  # items that share one of these texts are not independent
+# Items that share a theory are not independent. A category of MMLU-Pro is a stratum, not a cluster: it was not sampled.
+_CLUSTER_FIELDS = ("theory",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

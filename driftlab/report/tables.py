@@ -66,6 +66,7 @@ def final_table(frames: Frames) -> Table:
         [frames.differences.drop(columns="arm"), frames.averages.drop(columns="arm").assign(task="", role="average")]
     )
     data = data[data["step"] == data["run"].map(last)]
+    data = data.astype(dict.fromkeys(["n", "n_clusters", "gained", "lost", "unpaired", "n_tasks"], "Int64"))
     return Table(
         name="final-minus-base",
         title="Accuracy, final minus base, in points [95 % interval]",

@@ -20,7 +20,7 @@ from driftlab.errors import MissingDataError, SpecError
 from driftlab.tasks.arithmetic import evaluate, reaches
 from driftlab.tasks.base import Item, Score, content_hash
 
-_FORMAT_WEIGHT = 0.1
+FORMAT_WEIGHT = 0.1
 _SOME_TAG = re.compile(r"</?(?:think|answer)>")
 _SIGNS = str.maketrans({"×": "*", "÷": "/", "−": "-", "·": "*"})
 _LARGEST_NUMBER, _SMALLEST_TARGET, _LARGEST_TARGET = 99, 10, 100
@@ -55,7 +55,7 @@ def score(numbers: Sequence[int], target: float, completion: str) -> Score:
     expression = answer(completion)
     parsed = expression is not None and evaluate(expression) is not None
     correct = expression is not None and _solves(expression, numbers, target)
-    return Score(reward=float(correct) + _FORMAT_WEIGHT * format_score(completion), correct=correct, parsed=parsed)
+    return Score(reward=float(correct) + FORMAT_WEIGHT * format_score(completion), correct=correct, parsed=parsed)
 
 
 def _solves(expression: str, numbers: Sequence[int], target: float) -> bool:

@@ -7,10 +7,12 @@ import difflib
 from driftlab.errors import SpecError
 from driftlab.tasks.base import Target
 from driftlab.tasks.countdown import Countdown, GeneratedCountdown
+from driftlab.tasks.countdown_examples import CountdownWithExamples
 from driftlab.tasks.embedded.countdown import EmbeddedCountdown
 
 TARGETS: dict[str, Target] = {
     "countdown": Countdown(),
+    "countdown_examples": CountdownWithExamples(),
     "countdown_generated": GeneratedCountdown(),
     "embedded_countdown": EmbeddedCountdown(),
 }

@@ -106,7 +106,7 @@ class EmbeddedCountdown:
         return tuple(_item(puzzle, rng) for puzzle in puzzles[:count])
 
     def score(self, item: Item, completion: str) -> Score:
-        """Reward 1.0 if ``completion`` is an expression of the item's numbers, each once, worth the target, else 0.0."""
+        """Reward 1.0 if ``completion`` is an expression of the numbers, each once, worth the target; else 0.0."""
         expression = completion.strip()
         correct = reaches(expression, item.fields["numbers"], item.fields["target"])
         return Score(reward=float(correct), correct=correct, parsed=evaluate(expression) is not None)

@@ -38,9 +38,9 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "metal": _words("iron copper silver tin lead zinc nickel cobalt bronze steel"),
     "shape": _words("cube cone ring disc star rod arc knot spiral wedge"),
 }
-GRAMMAR = tuple(
+GRAMMAR = _words(
     "<pad> <bos> <eos> <unk> + - * / ( ) . , : ? reach with in land town of which has and lacks "
-    "gives bars claim true false unknown".split()
+    "gives bars claim true false unknown"
 )
 ENTITIES_PER_KIND = 30
 TOWNS = 60
