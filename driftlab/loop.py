@@ -68,6 +68,16 @@ def _train(session: Session, store: RunStore, updates: list[Update], measured: s
     state = rebuild(store, session.base.weights, updates, len(updates), threads=spec.threads)
     trainer = EsTrainer(spec, state, session.rollouts, session.target, session.items, session.prompts)
     scheduled = set(spec.measured_steps())
+    for step in sorted(scheduled - measured):
+        if step < state.step:
+            # Its rows or examples were lost after the run had gone on.
+            _measure(
+                session,
+                store,
+                rebuild(store, session.base.weights, updates, step, threads=spec.threads),
+                updates,
+                listen,
+            )
     while True:
         _keyframe(spec, store, state)
         if state.step in scheduled - measured:
@@ -96,7 +106,9 @@ def _keyframe(spec: RunSpec, store: RunStore, state: State) -> None:
 def _measure(session: Session, store: RunStore, state: State, updates: Sequence[Update], listen: Listener) -> None:
     started = time.perf_counter()
     session.engine.write(state.weights)
-    checkpoint = Checkpoint(step=state.step, weights=state.weights, base=session.base.weights, updates=tuple(updates))
+    checkpoint = Checkpoint(
+        step=state.step, weights=state.weights, base=session.base.weights, updates=tuple(updates[: state.step])
+    )
     rows: list[Measurement] = []
     examples: list[Example] = []
     for probe in session.probes:

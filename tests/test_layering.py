@@ -28,7 +28,7 @@ FLOORS = [
 FLOOR = {name: index for index, floor in enumerate(FLOORS) for name in floor}
 
 DOORS = {
-    "lm_eval": {"probes"},
+    "lm_eval": {"probes/lm_eval.py"},
     "matplotlib": {"report/plots.py"},
     "trl": {"trainers/grpo.py"},
     "vllm": {"engines/vllm.py"},

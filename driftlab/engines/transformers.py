@@ -98,7 +98,7 @@ class TransformersEngine:
                 output = self.model(
                     input_ids=ids, attention_mask=mask, position_ids=positions, cache=cache, use_cache=True
                 )
-                cache = output.past_key_values
+                cache = output.cache
                 cumulative = output.logits[:, -1].float().softmax(-1).double().cumsum(-1).cpu().numpy()
                 chosen = [
                     min(int(np.searchsorted(row, stream.random() * row[-1], side="right")), len(row) - 1)

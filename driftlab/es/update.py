@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from driftlab.es.noise import Array, Scheme, noise_chunks
+from driftlab.es.noise import CHUNK, Array, Scheme, noise_chunks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,13 +124,18 @@ def apply_step(
     with ThreadPoolExecutor(max_workers=threads) as pool:
         results = list(pool.map(one, names))
     displacement = {name: result[0] for name, result in zip(names, results, strict=True)}
-    squared = sum(result[1] for result in results)
-    product = sum(result[2] for result in results)
-    scale = math.sqrt(squared * sum(result[3] for result in results))
+    squared = math.fsum(result[1] for result in results)
+    product = math.fsum(result[2] for result in results)
+    scale = math.sqrt(squared * math.fsum(result[3] for result in results))
     cosine = product / scale if previous is not None and scale > 0 else None
     return displacement, StepGeometry(norm=math.sqrt(squared), cosine=cosine)
 
 
 def _dot(a: Array, b: Array) -> float:
-    # Buffered casts: float64 products of float32 tensors without float64 copies of them.
-    return float(np.einsum("i,i->", a.reshape(-1), b.reshape(-1), dtype=np.float64))
+    """Sum of products in float64. Pairwise sums of fixed pieces: einsum and BLAS sum in an order that depends on where
+    an array happens to lie in memory, and a resumed run must repeat the last bit."""
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+    pieces = (slice(start, start + CHUNK) for start in range(0, flat_a.size, CHUNK))
+    return math.fsum(
+        float(np.add.reduce(np.multiply(flat_a[piece], flat_b[piece], dtype=np.float64))) for piece in pieces
+    )

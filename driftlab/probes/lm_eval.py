@@ -156,7 +156,8 @@ class LmEvalProbe:
         tasks: names of lm-eval tasks or groups: driftlab's own, or any that lm-eval ships.
         items: items per task, a seeded sorted subset; all of them when a task has fewer.
         seed: of the subsets and of random few-shot examples.
-        batch_size: requests per forward pass; fixed, because scores depend on it in the last digits.
+        batch_size: rows (prompts with all their choices) per forward pass; fixed, because scores depend on it in
+            the last digits.
         data: folder in Hugging Face hub layout that holds the datasets; None for the hub.
         chat: render prompts with the tokenizer's chat template.
         max_gen_toks: token limit of generated answers; None for each task's own.
