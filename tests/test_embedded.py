@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from driftlab.models import nano_train
 from driftlab.tasks.base import Item
 from driftlab.tasks.embedded import continuation, countdown, knowledge, rules, suite, twohop
+from driftlab.tasks.embedded.documents import TrainingText
 from driftlab.tasks.embedded.world import build_world
 
 NANO = Path(str(importlib.resources.files("driftlab"))) / "models" / "nano"
@@ -53,9 +54,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def training_texts(batches: int) -> list[str]:
+def training_texts(batches: int) -> Iterator[TrainingText]:
+    """The text the shipped model was trained on, from its start."""
     stream = suite.training_batches(WORLD, nano_train.SEED)
-    return [text.text for _ in range(batches) for text in next(stream)]
+    return (text for _ in range(batches) for text in next(stream))
 
 
 def test_each_task_has_600_different_items(docs: dict[str, list[dict[str, Any]]]) -> None:
@@ -77,20 +79,20 @@ def test_the_same_seed_gives_the_same_items_and_texts(docs: dict[str, list[dict[
     countdown.split_puzzles.cache_clear()
     build_world.cache_clear()
     assert {task: make(build_world()) for task, make in suite.EVALUATION.items()} == docs
-    assert training_texts(3) == training_texts(3)
+    assert list(training_texts(3)) == list(training_texts(3))
     assert build_world(1).facts != WORLD.facts
 
 
 def test_generating_draws_from_no_global_random_state() -> None:
     before = (random.getstate(), torch.get_rng_state().tolist())
-    training_texts(1)
+    list(training_texts(1))
     nano_train.build_model({word: i for i, word in enumerate(WORLD.vocabulary())}, 0)
     assert (random.getstate(), torch.get_rng_state().tolist()) == before
 
 
 def test_labels_are_balanced(docs: dict[str, list[dict[str, Any]]]) -> None:
     for task, options in {"embedded_continuation": 4, "embedded_twohop": 4, "embedded_knowledge": 10}.items():
-        assert Counter(doc["gold"] for doc in docs[task]) == {i: 600 // options for i in range(options)}, task
+        assert Counter(doc["gold"] for doc in docs[task]) == dict.fromkeys(range(options), 600 // options), task
     cells = Counter((doc["gold"], doc["depth"]) for doc in docs["embedded_rules"])
     assert cells == {(gold, depth): 50 for gold in range(3) for depth in range(4)}
     assert set(Counter(doc["category"] for doc in docs["embedded_knowledge"]).values()) == {120}
@@ -119,13 +121,15 @@ def test_countdown_solutions_are_right_and_the_plain_sum_never_is(docs: dict[str
 
 
 def test_no_evaluation_item_is_in_the_training_text(docs: dict[str, list[dict[str, Any]]]) -> None:
-    """By what is held out, whatever the wording: every training text is drawn from the complement of these keys."""
-    texts = training_texts(300)
+    """By what an item asks, whatever the order in which it is told.
+
+    Each kind of text is drawn by rejecting what is held out, so the first part of an endless stream stands for it.
+    """
     queries = {doc["query"] for items in docs.values() for doc in items}
-    assert not any(text.startswith(query) for text in texts for query in queries if text[:8] == query[:8])
-    puzzles, asked, occasions, theories = set(), set(), set(), set()
-    homes: set[tuple[str, str]] = set()
-    for words in map(str.split, texts):
+    puzzles, asked, occasions, theories, homes = set(), set(), set(), set(), set()
+    for text in training_texts(800):
+        assert text.parts[0][0] not in queries
+        words = text.text.split()
         if words[0] == "reach":
             puzzles.add((tuple(sorted(map(int, words[3:6]))), int(words[1])))
         elif words[0] == "which":
@@ -135,14 +139,18 @@ def test_no_evaluation_item_is_in_the_training_text(docs: dict[str, list[dict[st
         elif words[1] == "in":
             homes |= {(words[i - 1], words[i + 1]) for i, word in enumerate(words) if word == "in"}
         elif "claim" in words:
-            theories.add(frozenset(" ".join(words[: words.index("claim")]).split(" .")))
-    assert min(map(len, (puzzles, asked, occasions, homes, theories))) > 400
+            theories.add(frozenset(text.text[: text.text.index(" claim")].split(" .")))
+    assert len(puzzles) > 2000
     assert puzzles.isdisjoint(countdown.split_puzzles(WORLD.seed)[0])
+    assert len(asked) > 400
     assert asked.isdisjoint((entity, attribute) for _, entity, attribute in knowledge.held_out_facts(WORLD))
     held_out = continuation.evaluation_occasions(WORLD)
+    assert len(occasions) > 1000
     assert occasions.isdisjoint((WORLD.routines[index], things) for index, things in held_out)
+    assert len(homes) > 1000
     assert homes.isdisjoint(twohop.held_out_pairs(WORLD))
-    evaluated = {doc["query"][: doc["query"].index("claim") - 1] for doc in docs["embedded_rules"]}
+    evaluated = {doc["query"][: doc["query"].index(" claim")] for doc in docs["embedded_rules"]}
+    assert len(theories) > 10_000
     assert theories.isdisjoint(frozenset(text.split(" .")) for text in evaluated)
 
 

@@ -12,7 +12,6 @@ from scipy import stats as scipy_stats
 from driftlab.drift.stats import (
     PairedDifference,
     average_difference,
-    norm_band,
     paired_difference,
     proportion_interval,
     proportion_stderr,
@@ -168,17 +167,3 @@ def test_average_without_an_error_says_none() -> None:
     assert (still.low, still.high) == (0.0, 0.0)
     with pytest.raises(ValueError, match="no task"):
         average_difference([])
-
-
-def test_norm_band_is_that_of_gaussian_coordinates() -> None:
-    one = norm_band(2.0, 1)  # |N(0, 4)|: quantiles of a half normal
-    assert one.high == pytest.approx(2 * scipy_stats.norm.ppf(0.9875))
-    large = norm_band(3.0, 100_000)
-    half = 1.959964 * 3.0 / math.sqrt(2 * 100_000)
-    assert (large.low, large.high) == pytest.approx((3 - half, 3 + half), rel=1e-5)
-    rng = np.random.default_rng(11)
-    norms = np.linalg.norm(rng.normal(scale=0.5, size=(4000, 16)), axis=1)
-    band = norm_band(0.5 * 4, 16)
-    assert abs(np.mean((band.low <= norms) & (norms <= band.high)) - 0.95) < 0.0103  # three standard errors of 4000
-    with pytest.raises(ValueError, match="d >= 1"):
-        norm_band(1.0, 0)

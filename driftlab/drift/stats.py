@@ -153,23 +153,6 @@ def average_difference(tasks: Sequence[PairedDifference], level: float = 0.95) -
     )
 
 
-def norm_band(predicted: float, d: int, level: float = 0.95) -> Interval:
-    """Range of the L2 norm of ``d`` independent zero-mean Gaussian coordinates whose root mean squared norm is given.
-
-    Given the applied coefficients, a random walk's coordinates are Gaussian with variance ``v = predicted^2 / d``, so
-    the squared norm is v times chi-squared with d degrees of freedom. For large d the half width tends to
-    ``z * sqrt(v / 2)``: it does not grow with d, so relative to the norm it vanishes as ``1 / sqrt(2 d)``.
-
-    Raises ValueError for a negative prediction or ``d < 1``.
-    """
-    if predicted < 0 or d < 1:
-        raise ValueError(f"norm band needs predicted >= 0 and d >= 1, got {predicted} and {d}")
-    upper = _upper_tail(level)
-    scale = predicted / np.sqrt(d)
-    low, high = np.sqrt(stats.chi2.ppf([1 - upper, upper], d))
-    return Interval(float(scale * low), float(scale * high))
-
-
 def _proportion(successes: float, n: int) -> float:
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"a proportion needs 0 <= successes <= n and n >= 1, got {successes} of {n}")

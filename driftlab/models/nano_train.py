@@ -22,7 +22,7 @@ from driftlab.tasks.embedded.suite import training_batches
 from driftlab.tasks.embedded.world import World, build_world
 
 SEED = 1
-STEPS = 4000
+STEPS = 2500
 WARMUP = 100
 LEARNING_RATE = 4e-3
 WEIGHT_DECAY = 0.05
@@ -64,7 +64,7 @@ def build_model(vocabulary: Mapping[str, int], seed: int) -> LlamaForCausalLM:
         bos_token_id=vocabulary["<bos>"],
         eos_token_id=vocabulary["<eos>"],
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         model = LlamaForCausalLM(config).float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

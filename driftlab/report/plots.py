@@ -21,7 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from driftlab.drift.stats import norm_band, proportion_interval
+from driftlab.drift.stats import proportion_interval
+from driftlab.drift.theory import norm_interval
 from driftlab.report.frames import Frames
 from driftlab.report.looks import GREY, STYLE, WIDTH, Look, looks
 from driftlab.report.pairing import accuracy_rows, each
@@ -108,9 +109,8 @@ def norm_figure(frames: Frames) -> Figure:
         for run, look in drawn.items():
             measured = _weights(frames, run, "update_norm")
             law = _weights(frames, run, "predicted_norm")
-            bands = [norm_band(value, n) for value, n in zip(law["value"], law["n"], strict=True)]
-            ends = [band.low for band in bands], [band.high for band in bands]
-            axes.fill_between(law["step"], *ends, color=look.colour, alpha=0.25, linewidth=0)
+            band = np.array([norm_interval(v**2, n, 0.95) for v, n in zip(law["value"], law["n"], strict=True)])
+            axes.fill_between(law["step"], *band.reshape(-1, 2).T, color=look.colour, alpha=0.25, linewidth=0)
             axes.plot(law["step"], law["value"], color=look.colour, linestyle="-", linewidth=1.0)
             axes.plot(measured["step"], measured["value"], color=look.colour, marker=look.marker, linestyle="")
             for quantity, line, width in forms:
@@ -278,6 +278,9 @@ def _weights(frames: Frames, run: str, quantity: str) -> pd.DataFrame:
 
 def _percent(axes: Axes, which: str) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
+    # A margin below 0 or above 100 % would show accuracies that do not exist; a bar that touches 100 % stays visible.
+    axis.set_view_interval(max(low, -0.02), min(high, 1.02), ignore=True)
     axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}")
 

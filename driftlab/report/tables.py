@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from driftlab.drift.stats import norm_band, proportion_interval
+from driftlab.drift.stats import proportion_interval
+from driftlab.drift.theory import fit_constant, norm_interval
 from driftlab.report.formats import Table
 from driftlab.report.frames import Frames
 from driftlab.report.pairing import accuracy_rows, each
@@ -175,25 +176,40 @@ def norm_table(frames: Frames) -> Table:
         cells = {name: at_last_step(frames, table, run, quantity=name) for name in _NORMS}
         values = [_shown(cell, lambda row: f"{row['value']:.4g}") for cell in cells.values()]
         count = _shown(cells["update_norm"], lambda row: f"{row['n']:,}")
-        rows.append((run, str(last), count, values[0], values[1], _band(cells["predicted_norm"]), *values[2:]))
+        band = _band(cells["predicted_norm"])
+        rows.append((run, str(last), count, values[0], values[1], band, *values[2:], _constant(table, run)))
     names = list(_NORMS.values())
     return Table(
         name="norms",
         title="Update norm ‖θₜ − θ₀‖ (L2) and the random-walk law, at the last measured step t = T",
-        columns=("run", "step", "parameters d", *names[:2], "95 % band", *names[2:]),
+        columns=("run", "step", "parameters d", *names[:2], "95 % band", *names[2:], "fitted constant"),
         rows=tuple(rows),
         data=table.drop(columns="arm").reset_index(drop=True),
         source="`value` of rows with probe `weights`, group `all` in `measurements.jsonl`; d is their `n`. The first "
         "random-walk column follows the applied coefficients and the anchor; the α form is exact for standardised "
         "scores that are independent of the noise, with no anchor; the σ form takes σ for the step scale. The band is "
-        "the 95 % range of a norm of d Gaussian coordinates. The CSV holds every step.",
+        "the 95 % range of a norm of d Gaussian coordinates. The fitted constant c is the least-squares slope of "
+        "measured² = c · random walk² through the origin over all measured steps, ± its standard error; steps of one "
+        "run share their past, so it describes scatter. The CSV holds every step.",
     )
+
+
+def _constant(table: pd.DataFrame, run: str) -> str:
+    usable = table[(table["run"] == run) & (table["status"] == "ok")]
+    wide = usable.pivot(index="step", columns="quantity", values="value").reindex(
+        columns=["update_norm", "predicted_norm"]
+    )
+    wide = wide.dropna()
+    fitted = fit_constant(list(wide["update_norm"] ** 2), list(wide["predicted_norm"] ** 2))
+    if fitted is None:
+        return "not defined"
+    return f"{fitted.constant:.4f}" + ("" if fitted.stderr is None else f" ± {fitted.stderr:.4f}")
 
 
 def _band(row: Mapping[str, Any] | None) -> str:
     def text(row: Mapping[str, Any]) -> str:
-        ends = norm_band(row["value"], row["n"])
-        return f"{ends.low:.4g} to {ends.high:.4g}"
+        low, high = norm_interval(row["value"] ** 2, row["n"], 0.95)
+        return f"{low:.4g} to {high:.4g}"
 
     return _shown(row, text)
 

@@ -10,9 +10,9 @@ import random
 from collections.abc import Iterator
 
 from driftlab.tasks.embedded.documents import Doc, TrainingText, choice_doc
-from driftlab.tasks.embedded.world import OBJECTS, PEOPLE, VERBS, World
+from driftlab.tasks.embedded.world import OBJECTS, PEOPLE, VERBS, World, cumulative_frequencies
 
-ITEMS_PER_ROUTINE = 10
+ITEMS_PER_ROUTINE = 4
 CUTS = (2, 3, 4, 5)
 """Numbers of steps that may be told before the ending; an ending is two steps."""
 
@@ -63,8 +63,9 @@ def evaluation_docs(world: World) -> list[Doc]:
 def training_texts(world: World, rng: random.Random) -> Iterator[TrainingText]:
     """Whole routines on occasions that are not held out, without end."""
     held_out = set(evaluation_occasions(world))
+    indices, weights = range(len(world.routines)), cumulative_frequencies(len(world.routines))
     while True:
-        index = rng.randrange(len(world.routines))
+        index = rng.choices(indices, cum_weights=weights)[0]
         first, second = rng.sample(OBJECTS, 2)
         if (index, frozenset((first, second))) not in held_out:
             things = (first, second)

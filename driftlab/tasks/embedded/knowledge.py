@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from driftlab.tasks.embedded.documents import Doc, TrainingText, choice_doc
-from driftlab.tasks.embedded.world import ATTRIBUTES, World
+from driftlab.tasks.embedded.world import ATTRIBUTES, KINDS, World, cumulative_frequencies
 
 HELD_OUT_PER_ENTITY = 4
 """Attributes of each entity, of eight, that only the evaluation asks for."""
@@ -43,18 +43,27 @@ def evaluation_docs(world: World) -> list[Doc]:
     return docs
 
 
+def _mentioned(world: World, rng: random.Random) -> tuple[str, str]:
+    """(entity, attribute) of a fact; the kinds are met equally often, their entities are not."""
+    entities = world.kinds[rng.choice(KINDS)]
+    entity = rng.choices(entities, cum_weights=cumulative_frequencies(len(entities)))[0]
+    return entity, rng.choice(list(ATTRIBUTES))
+
+
 def training_questions(world: World, rng: random.Random) -> Iterator[TrainingText]:
     """Questions about facts that are not held out, without end."""
     held_out = {(entity, attribute) for _, entity, attribute in held_out_facts(world)}
-    asked = [fact for fact in world.facts if fact not in held_out]
     while True:
-        entity, attribute = rng.choice(asked)
+        entity, attribute = _mentioned(world, rng)
+        if (entity, attribute) in held_out:
+            continue
         yield TrainingText(((_question(entity, attribute), world.facts[entity, attribute]),))
 
 
 def training_statements(world: World, rng: random.Random) -> Iterator[TrainingText]:
     """Statements of six facts each, about any entities, without end."""
-    facts = list(world.facts.items())
     while True:
-        stated = rng.sample(facts, FACTS_IN_STATEMENT)
-        yield TrainingText(tuple((f"{entity} has {attribute}", f"{value} .") for (entity, attribute), value in stated))
+        stated = [_mentioned(world, rng) for _ in range(FACTS_IN_STATEMENT)]
+        yield TrainingText(
+            tuple((f"{entity} has {attribute}", f"{world.facts[entity, attribute]} .") for entity, attribute in stated)
+        )

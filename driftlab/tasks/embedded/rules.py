@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,11 +20,12 @@ QUESTIONS_PER_THEORY = 2
 QUESTIONS_PER_TRAINING_TEXT = 4
 TRAITS_PER_THEORY = 5
 RULES_PER_THEORY = 4
+"""Of an evaluation item; training texts have one to four."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Theory:
-    """Two facts about a person and four rules; a rule's premise is a trait one has, never one that is lacked.
+    """Two facts about a person and some rules; a rule's premise is a trait one has, never one that is lacked.
 
     Attributes:
         person: whom the facts are about.
@@ -77,14 +78,14 @@ class Theory:
         return max((1 + self._longest_chain(premise) for premise, to, _ in self.rules if to == trait), default=0)
 
 
-def _draw_theory(rng: random.Random) -> Theory:
+def _draw_theory(rng: random.Random, rule_count: int) -> Theory:
     """A random theory without cycles; half of them hold one long chain, so that deep questions are not rare."""
     traits = rng.sample(TRAITS, TRAITS_PER_THEORY)
     if rng.random() < 0.5:
         steps = [(i, i + 1) for i in range(TRAITS_PER_THEORY - 1)]
     else:
         steps = rng.sample([(i, j) for j in range(TRAITS_PER_THEORY) for i in range(j)], RULES_PER_THEORY)
-    rng.shuffle(steps)
+    steps = rng.sample(steps, rule_count)
     facts = tuple((trait, rng.random() < 0.8) for trait in rng.sample(traits[:4], 2))
     rules = tuple((traits[i], traits[j], rng.random() < (0.6 if j > 2 else 0.8)) for i, j in steps)
     return Theory(person=rng.choice(PEOPLE), facts=facts, rules=rules)
@@ -100,11 +101,11 @@ class Question:
     depth: int
 
 
-def _balanced(rng: random.Random, per_theory: int) -> Iterator[list[Question]]:
+def _balanced(rng: random.Random, per_theory: int, rule_counts: Sequence[int]) -> Iterator[list[Question]]:
     """``per_theory`` questions about one theory after the other, the labels and depths rarest so far first."""
     counts = Counter({(label, depth): 0 for label in LABELS for depth in DEPTHS})
     while True:
-        theory = _draw_theory(rng)
+        theory = _draw_theory(rng, rng.choice(rule_counts))
         answers = theory.answers()
         if answers is None:
             continue
@@ -117,7 +118,7 @@ def _balanced(rng: random.Random, per_theory: int) -> Iterator[list[Question]]:
 
 
 def _claim(question: Question) -> str:
-    return f"claim {question.trait} ?"
+    return f"claim {question.trait}"
 
 
 @cache
@@ -125,7 +126,7 @@ def evaluation_questions(seed: int) -> tuple[Question, ...]:
     """``ITEMS_PER_CELL`` questions of each label at each depth; at most two ask about the same theory."""
     room = Counter({(label, depth): ITEMS_PER_CELL for label in LABELS for depth in DEPTHS})
     chosen: list[Question] = []
-    for questions in _balanced(random.Random(f"rules items {seed}"), QUESTIONS_PER_THEORY):
+    for questions in _balanced(random.Random(f"rules items {seed}"), QUESTIONS_PER_THEORY, (RULES_PER_THEORY,)):
         for question in questions:
             if room[question.label, question.depth]:
                 room[question.label, question.depth] -= 1
@@ -152,7 +153,7 @@ def evaluation_docs(world: World) -> list[Doc]:
 def training_texts(world: World, rng: random.Random) -> Iterator[TrainingText]:
     """Questions about theories that no evaluation item holds, in any order of telling, without end."""
     held_out = {question.theory.key for question in evaluation_questions(world.seed)}
-    for questions in _balanced(rng, QUESTIONS_PER_TRAINING_TEXT):
+    for questions in _balanced(rng, QUESTIONS_PER_TRAINING_TEXT, range(1, RULES_PER_THEORY + 1)):
         if questions[0].theory.key not in held_out:
             first, *others = questions
             yield TrainingText(

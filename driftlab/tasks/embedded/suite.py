@@ -21,12 +21,12 @@ EVALUATION: Mapping[str, Callable[[World], list[Doc]]] = {
 }
 TRAINING: Sequence[tuple[Callable[[World, random.Random], Iterator[TrainingText]], int]] = (
     (countdown.training_texts, 24),
-    (continuation.training_texts, 3),
-    (twohop.training_questions, 24),
-    (twohop.training_statements, 4),
-    (knowledge.training_questions, 10),
-    (knowledge.training_statements, 8),
-    (rules.training_texts, 32),
+    (continuation.training_texts, 2),
+    (twohop.training_questions, 12),
+    (twohop.training_statements, 1),
+    (knowledge.training_questions, 5),
+    (knowledge.training_statements, 3),
+    (rules.training_texts, 40),
 )
 """Where training text comes from, and how many texts of each kind a batch holds."""
 

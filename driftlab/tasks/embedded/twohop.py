@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import cache
 
 from driftlab.tasks.embedded.documents import Doc, TrainingText, choice_doc
-from driftlab.tasks.embedded.world import PEOPLE, World
+from driftlab.tasks.embedded.world import PEOPLE, TOWNS, World, cumulative_frequencies
 
-PEOPLE_PER_TOWN = 10
+PEOPLE_PER_TOWN = 3
 """People held out for each town: nobody asks in training where they are when they live there."""
 TOWNS_IN_STATEMENT = 6
+ONE_HOP_SHARE = 0.8
+"""Share of the training questions that only ask for the town, which the context names."""
 
 
 def held_out_pairs(world: World) -> list[tuple[str, str]]:
@@ -19,11 +22,20 @@ def held_out_pairs(world: World) -> list[tuple[str, str]]:
     return [(person, town) for town in world.towns for person in rng.sample(PEOPLE, PEOPLE_PER_TOWN)]
 
 
+def _mentioned(world: World, rng: random.Random) -> str:
+    return rng.choices(list(world.towns), cum_weights=_frequencies())[0]
+
+
+@cache
+def _frequencies() -> list[float]:
+    return cumulative_frequencies(TOWNS)
+
+
 def _homes(person: str, town: str, world: World, rng: random.Random) -> list[tuple[str, str]]:
     """(person, town) of three people in three lands: the given one first, then two others."""
     lands, towns = {world.towns[town]}, [town]
     while len(towns) < 3:
-        other = rng.choice(list(world.towns))
+        other = _mentioned(world, rng)
         if world.towns[other] not in lands:
             lands.add(world.towns[other])
             towns.append(other)
@@ -53,13 +65,14 @@ def evaluation_docs(world: World) -> list[Doc]:
 
 def training_questions(world: World, rng: random.Random) -> Iterator[TrainingText]:
     """Questions about each of three people, for the town or for the land, without end; no pair is held out."""
-    held_out, towns = set(held_out_pairs(world)), list(world.towns)
+    held_out = set(held_out_pairs(world))
     while True:
-        homes = _homes(rng.choice(PEOPLE), rng.choice(towns), world, rng)
+        homes = _homes(rng.choice(PEOPLE), _mentioned(world, rng), world, rng)
         if held_out.isdisjoint(homes):
             told, parts = _told(homes, rng), []
             for person, town in rng.sample(homes, len(homes)):
-                hop, answer = rng.choice((("town", town), ("land", world.towns[town])))
+                one_hop = rng.random() < ONE_HOP_SHARE
+                hop, answer = ("town", town) if one_hop else ("land", world.towns[town])
                 parts.append((f"{told} {hop} of {person} ?".strip(), answer))
                 told = ""
             yield TrainingText(tuple(parts))
@@ -68,5 +81,5 @@ def training_questions(world: World, rng: random.Random) -> Iterator[TrainingTex
 def training_statements(world: World, rng: random.Random) -> Iterator[TrainingText]:
     """Statements of the lands of six towns each, without end."""
     while True:
-        towns = rng.sample(list(world.towns), TOWNS_IN_STATEMENT)
+        towns = [_mentioned(world, rng) for _ in range(TOWNS_IN_STATEMENT)]
         yield TrainingText(tuple((f"{town} of", f"{world.towns[town]} .") for town in towns))
