@@ -5,15 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib.resources
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
 import pytest
 import torch
@@ -44,14 +40,6 @@ WINDOWS = {
 @pytest.fixture(scope="module")
 def docs() -> dict[str, list[dict[str, Any]]]:
     return {task: make(WORLD) for task, make in suite.EVALUATION.items()}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def training_texts(batches: int) -> Iterator[TrainingText]:

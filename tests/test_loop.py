@@ -62,9 +62,9 @@ def quiet(event: Event) -> None:
     """Nobody watches."""
 
 
-def files(run: Path) -> dict[str, bytes | list]:
-    """Everything a run says, wall times aside."""
-    lines = [json.loads(line) for line in (run / "updates.jsonl").read_text().splitlines()]
+def files(run: Path, *, updates: bool = True) -> dict[str, bytes | list]:
+    """Everything a folder says, wall times aside; with ``updates`` it is a run."""
+    lines = [json.loads(line) for line in (run / "updates.jsonl").read_text().splitlines()] if updates else []
     return {
         "updates": [{key: value for key, value in line.items() if key != "seconds"} for line in lines],
         **{
