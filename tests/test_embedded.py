@@ -6,6 +6,7 @@ import hashlib
 import importlib.resources
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from driftlab.models import nano_train
 from driftlab.tasks.base import Item
 from driftlab.tasks.embedded import continuation, countdown, knowledge, rules, suite, twohop
 from driftlab.tasks.embedded.documents import TrainingText
-from driftlab.tasks.embedded.world import build_world
+from driftlab.tasks.embedded.world import TRAITS, build_world
 
 NANO = Path(str(importlib.resources.files("driftlab"))) / "models" / "nano"
 TASKS = Path(str(importlib.resources.files("driftlab"))) / "tasks" / "lm_eval"
@@ -126,8 +127,8 @@ def test_no_evaluation_item_is_in_the_training_text(docs: dict[str, list[dict[st
             occasions.add((tuple(words[6::3]), frozenset((words[2], words[4]))))
         elif words[1] == "in":
             homes |= {(words[i - 1], words[i + 1]) for i, word in enumerate(words) if word == "in"}
-        elif "claim" in words:
-            theories.add(frozenset(text.text[: text.text.index(" claim")].split(" .")))
+        elif words[1] in ("has", "lacks") and words[2] in TRAITS:
+            theories.add(frozenset(re.split(" claim| source", text.text)[0].split(" .")))
     assert len(puzzles) > 2000
     assert puzzles.isdisjoint(countdown.split_puzzles(WORLD.seed)[0])
     assert len(asked) > 400

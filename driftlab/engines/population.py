@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +12,7 @@ from driftlab.engines.base import Completion, Weights
 from driftlab.engines.transformers import TransformersEngine
 from driftlab.errors import SpecError
 from driftlab.es.noise import Scheme
-from driftlab.es.update import perturbed
+from driftlab.es.update import each_tensor, perturbed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,5 +87,4 @@ def perturb(master: Weights, member: Member, scheme: Scheme, threads: int) -> di
             perturbed(master[name].numpy(), name, seed=member.seed, sigma=member.sigma, scheme=scheme)
         )
 
-    with ThreadPoolExecutor(max_workers=threads) as pool:
-        return dict(zip(master, pool.map(one, master), strict=True))
+    return dict(zip(master, each_tensor(one, master, threads), strict=True))

@@ -10,14 +10,16 @@ All arithmetic is float32 on the host, in a fixed order, on arrays in the canoni
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from driftlab.es.noise import CHUNK, Array, Scheme, noise_chunks
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,14 +123,21 @@ def apply_step(
         return displacement, _dot(displacement, displacement), _dot(displacement, old), _dot(old, old)
 
     names = list(weights)
-    with ThreadPoolExecutor(max_workers=threads) as pool:
-        results = list(pool.map(one, names))
+    results = each_tensor(one, names, threads)
     displacement = {name: result[0] for name, result in zip(names, results, strict=True)}
     squared = math.fsum(result[1] for result in results)
     product = math.fsum(result[2] for result in results)
     scale = math.sqrt(squared * math.fsum(result[3] for result in results))
     cosine = product / scale if previous is not None and scale > 0 else None
     return displacement, StepGeometry(norm=math.sqrt(squared), cosine=cosine)
+
+
+def each_tensor(work: Callable[[str], Result], names: Iterable[str], threads: int) -> list[Result]:
+    """``work`` on every name, in order; NumPy lets go of the interpreter lock, so threads help with large tensors."""
+    if threads == 1:
+        return [work(name) for name in names]
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        return list(pool.map(work, names))
 
 
 def _dot(a: Array, b: Array) -> float:

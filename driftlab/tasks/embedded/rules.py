@@ -17,7 +17,9 @@ DEPTHS = (0, 1, 2, 3)
 ITEMS_PER_CELL = 50
 """Evaluation items of each label at each depth."""
 QUESTIONS_PER_THEORY = 2
-QUESTIONS_PER_TRAINING_TEXT = 4
+QUESTIONS_PER_TRAINING_TEXT = 2
+SOURCES_PER_TRAINING_TEXT = 2
+"""Questions that only need one sentence found: without them training hardly learns to look a trait up."""
 TRAITS_PER_THEORY = 5
 RULES_PER_THEORY = 4
 """Of an evaluation item; training texts have one to four."""
@@ -112,7 +114,8 @@ def _balanced(rng: random.Random, per_theory: int, rule_counts: Sequence[int]) -
         offered = [(trait, cell) for trait, cell in sorted(answers.items()) if cell in counts]
         rng.shuffle(offered)
         offered.sort(key=lambda entry: counts[entry[1]])
-        asked = offered[:per_theory]
+        # Asked in any order: were the rarest first, a claim's place in a text would tell its label.
+        asked = rng.sample(offered[:per_theory], min(per_theory, len(offered)))
         counts.update(cell for _, cell in asked)
         yield [Question(theory=theory, trait=trait, label=label, depth=depth) for trait, (label, depth) in asked]
 
@@ -150,15 +153,21 @@ def evaluation_docs(world: World) -> list[Doc]:
     ]
 
 
+def _sources(theory: Theory, rng: random.Random) -> list[tuple[str, str]]:
+    """Questions for the one sentence that ends in a trait, in any order: what comes before the trait."""
+    sentences = [sentence.strip().rsplit(" ", 1) for sentence in theory.text.split(".") if sentence.strip()]
+    times = Counter(trait for _, trait in sentences)
+    once = [(f"source {trait}", before) for before, trait in sentences if times[trait] == 1]
+    return rng.sample(once, min(SOURCES_PER_TRAINING_TEXT, len(once)))
+
+
 def training_texts(world: World, rng: random.Random) -> Iterator[TrainingText]:
-    """Questions about theories that no evaluation item holds, in any order of telling, without end."""
+    """Claims, and questions where traits come from, about theories that no evaluation item holds, without end."""
     held_out = {question.theory.key for question in evaluation_questions(world.seed)}
     for questions in _balanced(rng, QUESTIONS_PER_TRAINING_TEXT, range(1, RULES_PER_THEORY + 1)):
-        if questions[0].theory.key not in held_out:
-            first, *others = questions
-            yield TrainingText(
-                (
-                    (f"{first.theory.text} {_claim(first)}", first.label),
-                    *((_claim(question), question.label) for question in others),
-                )
-            )
+        theory = questions[0].theory
+        if theory.key not in held_out:
+            asked = [(_claim(question), question.label) for question in questions] + _sources(theory, rng)
+            rng.shuffle(asked)
+            (first, answer), *others = asked
+            yield TrainingText(((f"{theory.text} {first}", answer), *others))

@@ -21,12 +21,12 @@ EVALUATION: Mapping[str, Callable[[World], list[Doc]]] = {
 }
 TRAINING: Sequence[tuple[Callable[[World, random.Random], Iterator[TrainingText]], int]] = (
     (countdown.training_texts, 24),
-    (continuation.training_texts, 2),
-    (twohop.training_questions, 12),
+    (continuation.training_texts, 3),
+    (twohop.training_questions, 20),
     (twohop.training_statements, 1),
     (knowledge.training_questions, 5),
     (knowledge.training_statements, 3),
-    (rules.training_texts, 40),
+    (rules.training_texts, 48),
 )
 """Where training text comes from, and how many texts of each kind a batch holds."""
 

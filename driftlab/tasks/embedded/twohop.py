@@ -12,7 +12,7 @@ from driftlab.tasks.embedded.world import PEOPLE, TOWNS, World, cumulative_frequ
 PEOPLE_PER_TOWN = 3
 """People held out for each town: nobody asks in training where they are when they live there."""
 TOWNS_IN_STATEMENT = 6
-ONE_HOP_SHARE = 0.8
+ONE_HOP_SHARE = 0.5
 """Share of the training questions that only ask for the town, which the context names."""
 
 

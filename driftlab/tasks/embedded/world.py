@@ -40,13 +40,15 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 GRAMMAR = _words(
     "<pad> <bos> <eos> <unk> + - * / ( ) . , : ? reach with in land town of which has and lacks "
-    "gives bars claim true false unknown"
+    "gives bars source claim true false unknown"
 )
 ENTITIES_PER_KIND = 30
 TOWNS = 200
 LANDS = 10
 ROUTINES = 150
 ROUTINE_LENGTH = 7
+RARITY = 1.4
+"""How steeply the frequencies of things in training text fall; see :func:`cumulative_frequencies`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,11 +81,11 @@ class World:
 
 
 def cumulative_frequencies(count: int) -> list[float]:
-    """Cumulative weights by which training text mentions ``count`` things: the r-th as often as 1/r.
+    """Cumulative weights by which training text mentions ``count`` things, the r-th as often as ``r**-RARITY``.
 
     Some things are met often and most of them seldom, so a model knows some of them well and others hardly.
     """
-    return list(itertools.accumulate(1.0 / rank for rank in range(1, count + 1)))
+    return list(itertools.accumulate(rank**-RARITY for rank in range(1, count + 1)))
 
 
 def _names(endings: str, count: int) -> tuple[str, ...]:
