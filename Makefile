@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM := false
 .PHONY: demo test check install clean
 
 demo: install
-	$(BIN)/driftlab demo
+	$(BIN)/driftlab demo --resume
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest

@@ -6,7 +6,7 @@ from driftlab.models.plan import plan_model
 from driftlab.run.spec import RunSpec
 
 # Measured on a stored run: seeds, coefficients and rewards of one member in updates.jsonl, as JSON text.
-_BYTES_PER_MEMBER = 52
+_BYTES_PER_MEMBER = 37
 _BYTES_PER_UPDATE = 420
 
 

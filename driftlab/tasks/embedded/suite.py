@@ -21,8 +21,8 @@ EVALUATION: Mapping[str, Callable[[World], list[Doc]]] = {
 }
 TRAINING: Sequence[tuple[Callable[[World, random.Random], Iterator[TrainingText]], int]] = (
     (countdown.training_texts, 24),
-    (continuation.training_texts, 3),
-    (twohop.training_questions, 20),
+    (continuation.training_texts, 2),
+    (twohop.training_questions, 24),
     (twohop.training_statements, 1),
     (knowledge.training_questions, 5),
     (knowledge.training_statements, 3),

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import cache
 
 from driftlab.tasks.embedded.documents import Doc, TrainingText, choice_doc
-from driftlab.tasks.embedded.world import PEOPLE, TOWNS, World, cumulative_frequencies
+from driftlab.tasks.embedded.world import PEOPLE, World, cumulative_frequencies
 
-PEOPLE_PER_TOWN = 3
+PEOPLE_PER_TOWN = 6
 """People held out for each town: nobody asks in training where they are when they live there."""
 TOWNS_IN_STATEMENT = 6
-ONE_HOP_SHARE = 0.5
-"""Share of the training questions that only ask for the town, which the context names."""
 
 
 def held_out_pairs(world: World) -> list[tuple[str, str]]:
@@ -22,20 +19,11 @@ def held_out_pairs(world: World) -> list[tuple[str, str]]:
     return [(person, town) for town in world.towns for person in rng.sample(PEOPLE, PEOPLE_PER_TOWN)]
 
 
-def _mentioned(world: World, rng: random.Random) -> str:
-    return rng.choices(list(world.towns), cum_weights=_frequencies())[0]
-
-
-@cache
-def _frequencies() -> list[float]:
-    return cumulative_frequencies(TOWNS)
-
-
 def _homes(person: str, town: str, world: World, rng: random.Random) -> list[tuple[str, str]]:
     """(person, town) of three people in three lands: the given one first, then two others."""
     lands, towns = {world.towns[town]}, [town]
     while len(towns) < 3:
-        other = _mentioned(world, rng)
+        other = rng.choice(list(world.towns))
         if world.towns[other] not in lands:
             lands.add(world.towns[other])
             towns.append(other)
@@ -64,15 +52,20 @@ def evaluation_docs(world: World) -> list[Doc]:
 
 
 def training_questions(world: World, rng: random.Random) -> Iterator[TrainingText]:
-    """Questions about each of three people, for the town or for the land, without end; no pair is held out."""
-    held_out = set(held_out_pairs(world))
+    """Questions about each of three people, for the town or for the land, without end; no pair is held out.
+
+    Every town is met equally often, but the r-th town's land is asked for with probability 1/r only, else
+    the town, which the context names.
+    """
+    held_out, towns = set(held_out_pairs(world)), list(world.towns)
+    ranks = {town: rank for rank, town in enumerate(towns, start=1)}
     while True:
-        homes = _homes(rng.choice(PEOPLE), _mentioned(world, rng), world, rng)
+        homes = _homes(rng.choice(PEOPLE), rng.choice(towns), world, rng)
         if held_out.isdisjoint(homes):
             told, parts = _told(homes, rng), []
             for person, town in rng.sample(homes, len(homes)):
-                one_hop = rng.random() < ONE_HOP_SHARE
-                hop, answer = ("town", town) if one_hop else ("land", world.towns[town])
+                two_hops = rng.random() < 1.0 / ranks[town]
+                hop, answer = ("land", world.towns[town]) if two_hops else ("town", town)
                 parts.append((f"{told} {hop} of {person} ?".strip(), answer))
                 told = ""
             yield TrainingText(tuple(parts))
@@ -80,6 +73,7 @@ def training_questions(world: World, rng: random.Random) -> Iterator[TrainingTex
 
 def training_statements(world: World, rng: random.Random) -> Iterator[TrainingText]:
     """Statements of the lands of six towns each, without end."""
+    every, weights = list(world.towns), cumulative_frequencies(len(world.towns))
     while True:
-        towns = [_mentioned(world, rng) for _ in range(TOWNS_IN_STATEMENT)]
+        towns = rng.choices(every, cum_weights=weights, k=TOWNS_IN_STATEMENT)
         yield TrainingText(tuple((f"{town} of", f"{world.towns[town]} .") for town in towns))

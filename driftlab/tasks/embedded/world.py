@@ -43,7 +43,7 @@ GRAMMAR = _words(
     "gives bars source claim true false unknown"
 )
 ENTITIES_PER_KIND = 30
-TOWNS = 200
+TOWNS = 100
 LANDS = 10
 ROUTINES = 150
 ROUTINE_LENGTH = 7
