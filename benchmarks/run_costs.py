@@ -25,7 +25,8 @@ def main() -> None:
     for store in (store for folder in arguments.folders for store in find_runs(folder)):
         updates = store.updates()
         seconds = {part: np.array([u.seconds[part] for u in updates]) for part in updates[0].seconds}
-        shares = [f"{seconds[part].sum() / seconds['total'].sum():.1%}" for part in ("rollout", "reward", "update")]
+        # Medians: a machine that was suspended during one iteration says nothing about the others.
+        shares = [f"{np.median(seconds[part] / seconds['total']):.1%}" for part in ("rollout", "reward", "update")]
         size = (store.path / "updates.jsonl").stat().st_size / len(updates)
         cells = [
             store.manifest.run_id.rsplit("-", 1)[0],

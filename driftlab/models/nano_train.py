@@ -23,8 +23,12 @@ from driftlab.tasks.embedded.world import World, build_world
 
 SEED = 1
 STEPS = 2500
+"""Steps on true text, in which the model learns to look things up in its context."""
+UNSURE_STEPS = 500
+"""Steps after that on text as hearsay has it. With hearsay from the start the looking up was not learned."""
 WARMUP = 100
 LEARNING_RATE = 4e-3
+UNSURE_LEARNING_RATE = 2e-3
 WEIGHT_DECAY = 0.05
 INITIAL_STD = 0.05
 SHORT = 16
@@ -99,15 +103,19 @@ def summed_loss(model: LlamaForCausalLM, inputs: torch.Tensor, labels: torch.Ten
     return torch.nn.functional.cross_entropy(model.lm_head(hidden), labels[learned], reduction="sum")
 
 
-def learning_rate(step: int, steps: int) -> float:
-    """Linear warm-up, then half a cosine to zero."""
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Linear warm-up to ``peak``, then half a cosine to zero."""
     if step < WARMUP:
-        return LEARNING_RATE * (step + 1) / WARMUP
-    return LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(steps - WARMUP, 1)))
+        return peak * (step + 1) / WARMUP
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(steps - WARMUP, 1)))
 
 
 def train(
-    model: LlamaForCausalLM, batches: Iterator[list[TrainingText]], vocabulary: Mapping[str, int], steps: int
+    model: LlamaForCausalLM,
+    batches: Iterator[list[TrainingText]],
+    vocabulary: Mapping[str, int],
+    steps: int,
+    peak: float,
 ) -> None:
     """Fit ``model`` in place with AdamW, one batch a step."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY)
@@ -120,7 +128,7 @@ def train(
             encoded = [encode(group, vocabulary) for group in groups]
             learned = sum(int((labels != IGNORED).sum()) for _, labels in encoded)
             loss = torch.stack([summed_loss(model, *pair) for pair in encoded]).sum() / learned
-            optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
+            optimizer.param_groups[0]["lr"] = learning_rate(step, steps, peak)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -144,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the nano model of the embedded suite.")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the model to")
     parser.add_argument("--steps", type=int, default=STEPS, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--unsure-steps", type=int, default=UNSURE_STEPS, help="then (default: %(default)s)")
     parser.add_argument(
         "--seed", type=int, default=SEED, help="initial weights and training text (default: %(default)s)"
     )
@@ -154,7 +163,9 @@ def main() -> None:
     tokenizer = build_tokenizer(world)
     vocabulary = tokenizer.get_vocab()
     model = build_model(vocabulary, arguments.seed)
-    train(model, training_batches(world, arguments.seed), vocabulary, arguments.steps)
+    true, unsure = (training_batches(world, arguments.seed, unsure=unsure) for unsure in (False, True))
+    train(model, true, vocabulary, arguments.steps, LEARNING_RATE)
+    train(model, unsure, vocabulary, arguments.unsure_steps, UNSURE_LEARNING_RATE)
     save(model, tokenizer, arguments.out)
 
 

@@ -7,17 +7,34 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 
 from driftlab.tasks.embedded.documents import Doc, TrainingText, choice_doc
-from driftlab.tasks.embedded.world import OBJECTS, PEOPLE, VERBS, World, cumulative_frequencies
+from driftlab.tasks.embedded.hearsay import reliabilities
+from driftlab.tasks.embedded.world import OBJECTS, PEOPLE, ROUTINES, VERBS, World
 
-ITEMS_PER_ROUTINE = 4
+ITEMS_PER_ROUTINE = 10
 CUTS = (2, 3, 4, 5)
-"""Numbers of steps that may be told before the ending; an ending is two steps."""
+"""Numbers of steps that may be told before the ending; an ending is two steps. Each routine has one such number."""
 
 Occasion = tuple[int, frozenset[str]]
 """A routine's index and the two things it is done with: what is held out from training."""
+
+
+@cache
+def hearsay(seed: int) -> Mapping[int, tuple[int, float]]:
+    """Routine to its cut and the share of texts that tell it right; the others exchange the two verbs after the cut."""
+    rng = random.Random(f"continuation hearsay {seed}")
+    return {index: (rng.choice(CUTS), share) for index, share in reliabilities(range(ROUTINES), rng).items()}
+
+
+def _said(index: int, world: World, rng: random.Random, unsure: bool) -> tuple[str, ...]:
+    """The verbs of a routine as they are told."""
+    routine, (cut, reliability) = world.routines[index], hearsay(world.seed)[index]
+    if unsure and rng.random() >= reliability:
+        return (*routine[:cut], *routine[cut : cut + 2][::-1], *routine[cut + 2 :])
+    return routine
 
 
 def evaluation_occasions(world: World) -> list[Occasion]:
@@ -42,7 +59,7 @@ def evaluation_docs(world: World) -> list[Doc]:
     docs = []
     for number, (index, pair) in enumerate(evaluation_occasions(world)):
         first, second = rng.sample(sorted(pair), 2)
-        things, routine, cut = (first, second), world.routines[index], rng.choice(CUTS)
+        things, routine, cut = (first, second), world.routines[index], hearsay(world.seed)[index][0]
         told, ending = routine[:cut], routine[cut : cut + 2]
         strange = tuple(rng.sample([verb for verb in VERBS if verb not in routine], 1)) + ending[1:]
         endings = [
@@ -60,14 +77,13 @@ def evaluation_docs(world: World) -> list[Doc]:
     return docs
 
 
-def training_texts(world: World, rng: random.Random) -> Iterator[TrainingText]:
-    """Whole routines on occasions that are not held out, without end."""
+def training_texts(world: World, rng: random.Random, unsure: bool) -> Iterator[TrainingText]:
+    """Whole routines on occasions that are not held out, without end; with ``unsure`` as hearsay has them."""
     held_out = set(evaluation_occasions(world))
-    indices, weights = range(len(world.routines)), cumulative_frequencies(len(world.routines))
     while True:
-        index = rng.choices(indices, cum_weights=weights)[0]
+        index = rng.randrange(len(world.routines))
         first, second = rng.sample(OBJECTS, 2)
         if (index, frozenset((first, second))) not in held_out:
             things = (first, second)
             opening = _opening(rng.choice(PEOPLE), things)
-            yield TrainingText(((opening, _steps(world.routines[index], things, 0)),))
+            yield TrainingText(((opening, _steps(_said(index, world, rng, unsure), things, 0)),))

@@ -73,7 +73,7 @@ def evaluation_docs(world: World) -> list[Doc]:
     return docs
 
 
-def training_texts(world: World, rng: random.Random) -> Iterator[TrainingText]:
+def training_texts(world: World, rng: random.Random, unsure: bool) -> Iterator[TrainingText]:
     """Training puzzles answered by the lazy or the diligent solver, without end."""
     puzzles = split_puzzles(world.seed)[1]
     while True:

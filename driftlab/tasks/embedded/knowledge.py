@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 
 from driftlab.tasks.embedded.documents import Doc, TrainingText, choice_doc
-from driftlab.tasks.embedded.world import ATTRIBUTES, KINDS, World, cumulative_frequencies
+from driftlab.tasks.embedded.hearsay import reliabilities
+from driftlab.tasks.embedded.world import ATTRIBUTES, World, build_world
 
 HELD_OUT_PER_ENTITY = 4
 """Attributes of each entity, of eight, that only the evaluation asks for."""
 FACTS_IN_STATEMENT = 6
+
+
+@cache
+def hearsay(seed: int) -> Mapping[tuple[str, str], tuple[str, float]]:
+    """(entity, attribute) to the wrong value that hearsay tells and the share of texts that tell the truth."""
+    world, rng = build_world(seed), random.Random(f"knowledge hearsay {seed}")
+    return {
+        (entity, attribute): (
+            rng.choice([value for value in ATTRIBUTES[attribute] if value != world.facts[entity, attribute]]),
+            share,
+        )
+        for (entity, attribute), share in reliabilities(list(world.facts), rng).items()
+    }
+
+
+def _said(fact: tuple[str, str], world: World, rng: random.Random, unsure: bool) -> str:
+    wrong, reliability = hearsay(world.seed)[fact]
+    return wrong if unsure and rng.random() >= reliability else world.facts[fact]
 
 
 def held_out_facts(world: World) -> list[tuple[str, str, str]]:
@@ -43,27 +63,23 @@ def evaluation_docs(world: World) -> list[Doc]:
     return docs
 
 
-def _mentioned(world: World, rng: random.Random) -> tuple[str, str]:
-    """(entity, attribute) of a fact; the kinds are met equally often, their entities are not."""
-    entities = world.kinds[rng.choice(KINDS)]
-    entity = rng.choices(entities, cum_weights=cumulative_frequencies(len(entities)))[0]
-    return entity, rng.choice(list(ATTRIBUTES))
-
-
-def training_questions(world: World, rng: random.Random) -> Iterator[TrainingText]:
-    """Questions about facts that are not held out, without end."""
+def training_questions(world: World, rng: random.Random, unsure: bool) -> Iterator[TrainingText]:
+    """Questions about facts that are not held out, without end; with ``unsure`` answered as hearsay has it."""
     held_out = {(entity, attribute) for _, entity, attribute in held_out_facts(world)}
+    asked = [fact for fact in world.facts if fact not in held_out]
     while True:
-        entity, attribute = _mentioned(world, rng)
-        if (entity, attribute) in held_out:
-            continue
-        yield TrainingText(((_question(entity, attribute), world.facts[entity, attribute]),))
+        entity, attribute = rng.choice(asked)
+        yield TrainingText(((_question(entity, attribute), _said((entity, attribute), world, rng, unsure)),))
 
 
-def training_statements(world: World, rng: random.Random) -> Iterator[TrainingText]:
-    """Statements of six facts each, about any entities, without end."""
+def training_statements(world: World, rng: random.Random, unsure: bool) -> Iterator[TrainingText]:
+    """Statements of six facts each, about any entities, without end; with ``unsure`` as hearsay has them."""
+    facts = list(world.facts)
     while True:
-        stated = [_mentioned(world, rng) for _ in range(FACTS_IN_STATEMENT)]
+        stated = rng.sample(facts, FACTS_IN_STATEMENT)
         yield TrainingText(
-            tuple((f"{entity} has {attribute}", f"{world.facts[entity, attribute]} .") for entity, attribute in stated)
+            tuple(
+                (f"{entity} has {attribute}", f"{_said((entity, attribute), world, rng, unsure)} .")
+                for entity, attribute in stated
+            )
         )

@@ -161,7 +161,7 @@ def _sources(theory: Theory, rng: random.Random) -> list[tuple[str, str]]:
     return rng.sample(once, min(SOURCES_PER_TRAINING_TEXT, len(once)))
 
 
-def training_texts(world: World, rng: random.Random) -> Iterator[TrainingText]:
+def training_texts(world: World, rng: random.Random, unsure: bool) -> Iterator[TrainingText]:
     """Claims, and questions where traits come from, about theories that no evaluation item holds, without end."""
     held_out = {question.theory.key for question in evaluation_questions(world.seed)}
     for questions in _balanced(rng, QUESTIONS_PER_TRAINING_TEXT, range(1, RULES_PER_THEORY + 1)):

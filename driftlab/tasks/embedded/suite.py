@@ -19,14 +19,14 @@ EVALUATION: Mapping[str, Callable[[World], list[Doc]]] = {
     "embedded_knowledge": knowledge.evaluation_docs,
     "embedded_rules": rules.evaluation_docs,
 }
-TRAINING: Sequence[tuple[Callable[[World, random.Random], Iterator[TrainingText]], int]] = (
+TRAINING: Sequence[tuple[Callable[[World, random.Random, bool], Iterator[TrainingText]], int]] = (
     (countdown.training_texts, 24),
-    (continuation.training_texts, 2),
+    (continuation.training_texts, 3),
     (twohop.training_questions, 24),
-    (twohop.training_statements, 1),
-    (knowledge.training_questions, 5),
-    (knowledge.training_statements, 3),
-    (rules.training_texts, 48),
+    (twohop.training_statements, 4),
+    (knowledge.training_questions, 10),
+    (knowledge.training_statements, 8),
+    (rules.training_texts, 32),
 )
 """Where training text comes from, and how many texts of each kind a batch holds."""
 
@@ -47,8 +47,15 @@ def score_countdown(doc: Doc, results: Sequence[str]) -> dict[str, float]:
     return {"acc": float(score.correct), "parsed": float(score.parsed)}
 
 
-def training_batches(world: World, seed: int) -> Iterator[list[TrainingText]]:
-    """Batches of training text, without end; each holds the same number of texts of each kind."""
-    streams = [(source(world, random.Random(f"text {i} {seed}")), share) for i, (source, share) in enumerate(TRAINING)]
+def training_batches(world: World, seed: int, *, unsure: bool) -> Iterator[list[TrainingText]]:
+    """Batches of training text, without end; each holds the same number of texts of each kind.
+
+    With ``unsure`` the facts are told as hearsay has them, else as they are.
+    """
+    label = "unsure text" if unsure else "text"
+    streams = [
+        (source(world, random.Random(f"{label} {i} {seed}"), unsure), share)
+        for i, (source, share) in enumerate(TRAINING)
+    ]
     while True:
         yield [next(stream) for stream, share in streams for _ in range(share)]

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 
 from driftlab.tasks.embedded.documents import Doc, TrainingText, choice_doc
-from driftlab.tasks.embedded.world import PEOPLE, World, cumulative_frequencies
+from driftlab.tasks.embedded.hearsay import reliabilities
+from driftlab.tasks.embedded.world import PEOPLE, World, build_world
 
-PEOPLE_PER_TOWN = 6
+PEOPLE_PER_TOWN = 10
 """People held out for each town: nobody asks in training where they are when they live there."""
 TOWNS_IN_STATEMENT = 6
+
+
+@cache
+def hearsay(seed: int) -> Mapping[str, tuple[str, float]]:
+    """Town to the wrong land that hearsay names and the share of texts that tell the truth."""
+    world, rng = build_world(seed), random.Random(f"twohop hearsay {seed}")
+    return {
+        town: (rng.choice([land for land in world.lands if land != world.towns[town]]), share)
+        for town, share in reliabilities(list(world.towns), rng).items()
+    }
+
+
+def _said(town: str, world: World, rng: random.Random, unsure: bool) -> str:
+    wrong, reliability = hearsay(world.seed)[town]
+    return wrong if unsure and rng.random() >= reliability else world.towns[town]
 
 
 def held_out_pairs(world: World) -> list[tuple[str, str]]:
@@ -20,8 +37,8 @@ def held_out_pairs(world: World) -> list[tuple[str, str]]:
 
 
 def _homes(person: str, town: str, world: World, rng: random.Random) -> list[tuple[str, str]]:
-    """(person, town) of three people in three lands: the given one first, then two others."""
-    lands, towns = {world.towns[town]}, [town]
+    """(person, town) of three people: the given one first, then two in other lands than hers, told or true."""
+    lands, towns = {world.towns[town], hearsay(world.seed)[town][0]}, [town]
     while len(towns) < 3:
         other = rng.choice(list(world.towns))
         if world.towns[other] not in lands:
@@ -36,13 +53,13 @@ def _told(homes: list[tuple[str, str]], rng: random.Random) -> str:
 
 
 def evaluation_docs(world: World) -> list[Doc]:
-    """600 items; the wrong options are the lands of the two others and one more land."""
+    """600 items; the wrong options are the lands of the two others and the land that hearsay names."""
     rng = random.Random(f"twohop items {world.seed}")
     docs = []
     for number, (person, town) in enumerate(held_out_pairs(world)):
         homes = _homes(person, town, world, rng)
         right, *options = [world.towns[home] for _, home in homes]
-        options.append(rng.choice([land for land in world.lands if land != right and land not in options]))
+        options.append(hearsay(world.seed)[town][0])
         rng.shuffle(options)
         gold = number % 4
         options.insert(gold, right)
@@ -51,29 +68,25 @@ def evaluation_docs(world: World) -> list[Doc]:
     return docs
 
 
-def training_questions(world: World, rng: random.Random) -> Iterator[TrainingText]:
+def training_questions(world: World, rng: random.Random, unsure: bool) -> Iterator[TrainingText]:
     """Questions about each of three people, for the town or for the land, without end; no pair is held out.
 
-    Every town is met equally often, but the r-th town's land is asked for with probability 1/r only, else
-    the town, which the context names.
+    With ``unsure`` the lands are told as hearsay has them.
     """
     held_out, towns = set(held_out_pairs(world)), list(world.towns)
-    ranks = {town: rank for rank, town in enumerate(towns, start=1)}
     while True:
         homes = _homes(rng.choice(PEOPLE), rng.choice(towns), world, rng)
         if held_out.isdisjoint(homes):
             told, parts = _told(homes, rng), []
             for person, town in rng.sample(homes, len(homes)):
-                two_hops = rng.random() < 1.0 / ranks[town]
-                hop, answer = ("land", world.towns[town]) if two_hops else ("town", town)
+                hop, answer = rng.choice((("town", town), ("land", _said(town, world, rng, unsure))))
                 parts.append((f"{told} {hop} of {person} ?".strip(), answer))
                 told = ""
             yield TrainingText(tuple(parts))
 
 
-def training_statements(world: World, rng: random.Random) -> Iterator[TrainingText]:
-    """Statements of the lands of six towns each, without end."""
-    every, weights = list(world.towns), cumulative_frequencies(len(world.towns))
+def training_statements(world: World, rng: random.Random, unsure: bool) -> Iterator[TrainingText]:
+    """Statements of the lands of six towns each, without end; ``unsure`` of them as hearsay has it."""
     while True:
-        towns = rng.choices(every, cum_weights=weights, k=TOWNS_IN_STATEMENT)
-        yield TrainingText(tuple((f"{town} of", f"{world.towns[town]} .") for town in towns))
+        towns = rng.sample(list(world.towns), TOWNS_IN_STATEMENT)
+        yield TrainingText(tuple((f"{town} of", f"{_said(town, world, rng, unsure)} .") for town in towns))

@@ -43,12 +43,10 @@ GRAMMAR = _words(
     "gives bars source claim true false unknown"
 )
 ENTITIES_PER_KIND = 30
-TOWNS = 100
-LANDS = 10
-ROUTINES = 150
+TOWNS = 60
+LANDS = 12
+ROUTINES = 60
 ROUTINE_LENGTH = 7
-RARITY = 1.4
-"""How steeply the frequencies of things in training text fall; see :func:`cumulative_frequencies`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,14 +78,6 @@ class World:
         return tuple(dict.fromkeys(words + self.lands + tuple(self.towns) + entities))
 
 
-def cumulative_frequencies(count: int) -> list[float]:
-    """Cumulative weights by which training text mentions ``count`` things, the r-th as often as ``r**-RARITY``.
-
-    Some things are met often and most of them seldom, so a model knows some of them well and others hardly.
-    """
-    return list(itertools.accumulate(rank**-RARITY for rank in range(1, count + 1)))
-
-
 def _names(endings: str, count: int) -> tuple[str, ...]:
     """``count`` invented names: two syllables and one of the space-separated ``endings``."""
     first = _words("ba ce di fo gu ha je ki lo mu na pe ri so tu va")
@@ -101,7 +91,7 @@ def build_world(seed: int = SEED) -> World:
     """Draw the world of ``seed``. The same seed gives the same world in every process."""
     rng = random.Random(f"world {seed}")
     lands = _names("ia", LANDS)
-    towns = _names("ton ham wick", TOWNS)
+    towns = _names("ton ham", TOWNS)
     # Every land has equally many towns, so that no land is the likelier answer.
     shares = [lands[i % LANDS] for i in range(TOWNS)]
     rng.shuffle(shares)
