@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,17 +17,14 @@ DEPTHS = (0, 1, 2, 3)
 ITEMS_PER_CELL = 50
 """Evaluation items of each label at each depth."""
 QUESTIONS_PER_THEORY = 2
-QUESTIONS_PER_TRAINING_TEXT = 2
-SOURCES_PER_TRAINING_TEXT = 2
-"""Questions that only need one sentence found: without them training hardly learns to look a trait up."""
+QUESTIONS_PER_TRAINING_TEXT = 4
 TRAITS_PER_THEORY = 5
 RULES_PER_THEORY = 4
-"""Of an evaluation item; training texts have one to four."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Theory:
-    """Two facts about a person and some rules; a rule's premise is a trait one has, never one that is lacked.
+    """Two facts about a person and four rules; a rule's premise is a trait one has, never one that is lacked.
 
     Attributes:
         person: whom the facts are about.
@@ -80,14 +77,14 @@ class Theory:
         return max((1 + self._longest_chain(premise) for premise, to, _ in self.rules if to == trait), default=0)
 
 
-def _draw_theory(rng: random.Random, rule_count: int) -> Theory:
+def _draw_theory(rng: random.Random) -> Theory:
     """A random theory without cycles; half of them hold one long chain, so that deep questions are not rare."""
     traits = rng.sample(TRAITS, TRAITS_PER_THEORY)
     if rng.random() < 0.5:
         steps = [(i, i + 1) for i in range(TRAITS_PER_THEORY - 1)]
     else:
         steps = rng.sample([(i, j) for j in range(TRAITS_PER_THEORY) for i in range(j)], RULES_PER_THEORY)
-    steps = rng.sample(steps, rule_count)
+    rng.shuffle(steps)
     facts = tuple((trait, rng.random() < 0.8) for trait in rng.sample(traits[:4], 2))
     rules = tuple((traits[i], traits[j], rng.random() < (0.6 if j > 2 else 0.8)) for i, j in steps)
     return Theory(person=rng.choice(PEOPLE), facts=facts, rules=rules)
@@ -103,25 +100,24 @@ class Question:
     depth: int
 
 
-def _balanced(rng: random.Random, per_theory: int, rule_counts: Sequence[int]) -> Iterator[list[Question]]:
+def _balanced(rng: random.Random, per_theory: int) -> Iterator[list[Question]]:
     """``per_theory`` questions about one theory after the other, the labels and depths rarest so far first."""
     counts = Counter({(label, depth): 0 for label in LABELS for depth in DEPTHS})
     while True:
-        theory = _draw_theory(rng, rng.choice(rule_counts))
+        theory = _draw_theory(rng)
         answers = theory.answers()
         if answers is None:
             continue
         offered = [(trait, cell) for trait, cell in sorted(answers.items()) if cell in counts]
         rng.shuffle(offered)
         offered.sort(key=lambda entry: counts[entry[1]])
-        # Asked in any order: were the rarest first, a claim's place in a text would tell its label.
-        asked = rng.sample(offered[:per_theory], min(per_theory, len(offered)))
+        asked = offered[:per_theory]
         counts.update(cell for _, cell in asked)
         yield [Question(theory=theory, trait=trait, label=label, depth=depth) for trait, (label, depth) in asked]
 
 
 def _claim(question: Question) -> str:
-    return f"claim {question.trait}"
+    return f"claim {question.trait} ?"
 
 
 @cache
@@ -129,7 +125,7 @@ def evaluation_questions(seed: int) -> tuple[Question, ...]:
     """``ITEMS_PER_CELL`` questions of each label at each depth; at most two ask about the same theory."""
     room = Counter({(label, depth): ITEMS_PER_CELL for label in LABELS for depth in DEPTHS})
     chosen: list[Question] = []
-    for questions in _balanced(random.Random(f"rules items {seed}"), QUESTIONS_PER_THEORY, (RULES_PER_THEORY,)):
+    for questions in _balanced(random.Random(f"rules items {seed}"), QUESTIONS_PER_THEORY):
         for question in questions:
             if room[question.label, question.depth]:
                 room[question.label, question.depth] -= 1
@@ -153,21 +149,15 @@ def evaluation_docs(world: World) -> list[Doc]:
     ]
 
 
-def _sources(theory: Theory, rng: random.Random) -> list[tuple[str, str]]:
-    """Questions for the one sentence that ends in a trait, in any order: what comes before the trait."""
-    sentences = [sentence.strip().rsplit(" ", 1) for sentence in theory.text.split(".") if sentence.strip()]
-    times = Counter(trait for _, trait in sentences)
-    once = [(f"source {trait}", before) for before, trait in sentences if times[trait] == 1]
-    return rng.sample(once, min(SOURCES_PER_TRAINING_TEXT, len(once)))
-
-
 def training_texts(world: World, rng: random.Random, unsure: bool) -> Iterator[TrainingText]:
-    """Claims, and questions where traits come from, about theories that no evaluation item holds, without end."""
+    """Questions about theories that no evaluation item holds, in any order of telling, without end."""
     held_out = {question.theory.key for question in evaluation_questions(world.seed)}
-    for questions in _balanced(rng, QUESTIONS_PER_TRAINING_TEXT, range(1, RULES_PER_THEORY + 1)):
-        theory = questions[0].theory
-        if theory.key not in held_out:
-            asked = [(_claim(question), question.label) for question in questions] + _sources(theory, rng)
-            rng.shuffle(asked)
-            (first, answer), *others = asked
-            yield TrainingText(((f"{theory.text} {first}", answer), *others))
+    for questions in _balanced(rng, QUESTIONS_PER_TRAINING_TEXT):
+        if questions[0].theory.key not in held_out:
+            first, *others = questions
+            yield TrainingText(
+                (
+                    (f"{first.theory.text} {_claim(first)}", first.label),
+                    *((_claim(question), question.label) for question in others),
+                )
+            )

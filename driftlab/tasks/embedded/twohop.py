@@ -36,9 +36,14 @@ def held_out_pairs(world: World) -> list[tuple[str, str]]:
     return [(person, town) for town in world.towns for person in rng.sample(PEOPLE, PEOPLE_PER_TOWN)]
 
 
-def _homes(person: str, town: str, world: World, rng: random.Random) -> list[tuple[str, str]]:
-    """(person, town) of three people: the given one first, then two in other lands than hers, told or true."""
-    lands, towns = {world.towns[town], hearsay(world.seed)[town][0]}, [town]
+def _homes(person: str, town: str, world: World, rng: random.Random, unsure: bool) -> list[tuple[str, str]]:
+    """(person, town) of three people in three lands: the given one first, then two others.
+
+    With ``unsure`` the others live in neither the land that is hers nor the one that hearsay gives her.
+    """
+    lands, towns = {world.towns[town]}, [town]
+    if unsure:
+        lands.add(hearsay(world.seed)[town][0])
     while len(towns) < 3:
         other = rng.choice(list(world.towns))
         if world.towns[other] not in lands:
@@ -57,7 +62,7 @@ def evaluation_docs(world: World) -> list[Doc]:
     rng = random.Random(f"twohop items {world.seed}")
     docs = []
     for number, (person, town) in enumerate(held_out_pairs(world)):
-        homes = _homes(person, town, world, rng)
+        homes = _homes(person, town, world, rng, True)
         right, *options = [world.towns[home] for _, home in homes]
         options.append(hearsay(world.seed)[town][0])
         rng.shuffle(options)
@@ -75,7 +80,7 @@ def training_questions(world: World, rng: random.Random, unsure: bool) -> Iterat
     """
     held_out, towns = set(held_out_pairs(world)), list(world.towns)
     while True:
-        homes = _homes(rng.choice(PEOPLE), rng.choice(towns), world, rng)
+        homes = _homes(rng.choice(PEOPLE), rng.choice(towns), world, rng, unsure)
         if held_out.isdisjoint(homes):
             told, parts = _told(homes, rng), []
             for person, town in rng.sample(homes, len(homes)):

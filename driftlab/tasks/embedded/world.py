@@ -40,7 +40,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 GRAMMAR = _words(
     "<pad> <bos> <eos> <unk> + - * / ( ) . , : ? reach with in land town of which has and lacks "
-    "gives bars source claim true false unknown"
+    "gives bars claim true false unknown"
 )
 ENTITIES_PER_KIND = 30
 TOWNS = 60
