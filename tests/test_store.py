@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -169,3 +170,14 @@ def test_status(store):
     store.set_status("failed", "why")
     assert (RunStore.open(store.path).manifest.status, RunStore.open(store.path).manifest.error) == ("failed", "why")
     assert not list(store.path.glob(".*"))
+
+
+def test_a_run_of_every_schema_version_still_reads():
+    """Stored with the first release and never changed: two iterations on the embedded model."""
+    store = RunStore.open(Path(__file__).parent / "data" / "run_v1")
+    assert (store.manifest.schema, store.manifest.status) == (1, "finished")
+    assert [u.step for u in store.updates()] == [1, 2]
+    assert store.example_steps() == [0, 2]
+    assert len(store.examples(2)) == 12
+    assert {row.probe for row in store.measurements()} == {"weights", "kl", "lm_eval"}
+    assert store.notices == []
