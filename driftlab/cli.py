@@ -124,9 +124,9 @@ def show(run_dir: RunArgument) -> None:
     """Show one run: how it ended, its settings, its provenance, its last measurements."""
     store = RunStore.open(run_dir)
     manifest, updates, rows = store.manifest, store.updates(), store.measurements()
-    out.print(f"{manifest.run_id}  {manifest.status}" + (f": {manifest.error}" if manifest.error else ""))
+    out.print(f"{manifest.run_id}  {manifest.status}" + (f": {escape(manifest.error)}" if manifest.error else ""))
     for notice in store.notices:
-        err.print(notice)
+        err.print(escape(notice))
     out.print_json(data={"spec": manifest.spec, "model": manifest.model, "provenance": manifest.provenance})
     if updates:
         last = updates[-1]
@@ -168,7 +168,8 @@ def _run(spec: str, overrides: list[str], arms: list[str], folder: Path, resume:
     from driftlab.run.plan import load_plan
 
     plan = load_plan(spec, overrides, arms)
-    _stay_offline([planned.spec.model.source for planned in plan], [planned.spec.data for planned in plan])
+    specs = [planned.spec for planned in plan]
+    _stay_offline([s.model.source for s in specs], [s.data for s in specs], [s.only_embedded_tasks for s in specs])
     from driftlab import loop
     from driftlab.console import RunProgress
 
@@ -184,7 +185,7 @@ def _run(spec: str, overrides: list[str], arms: list[str], folder: Path, resume:
             err.print("stopped; the same command with --resume goes on from here")
             raise typer.Exit(130) from None
         for notice in store.notices:
-            err.print(notice)
+            err.print(escape(notice))
         parts = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in progress.seconds.items())
         err.print(f"{planned.spec.arm}: {store.manifest.status} in {store.path} ({parts})")
     _report([group / planned.folder for planned in plan], group / "report")
@@ -198,9 +199,10 @@ def _report(runs: list[Path], folder: Path) -> None:
     data = [read_run(path) for path in runs]
     write_report(data, folder)
     table = final_table(build_frames(data))
-    shown = RichTable(*table.columns, title=table.title, title_justify="left")
+    # Intervals stand in square brackets, which rich would take for markup.
+    shown = RichTable(*map(escape, table.columns), title=escape(table.title), title_justify="left")
     for row in table.rows:
-        shown.add_row(*row)
+        shown.add_row(*map(escape, row))
     out.print(shown)
     out.print(f"report: {folder / 'report.html'}")
 
@@ -225,10 +227,10 @@ def _dry_run(spec: str, overrides: list[str], arms: list[str]) -> None:
         out.print(table)
 
 
-def _stay_offline(sources: list[str], data: list[Path | None]) -> None:
+def _stay_offline(sources: list[str], data: list[Path | None], own_tasks: list[bool]) -> None:
     """With everything on disk no library needs the hub; must be set before they are imported."""
     local = all(source == "nano" or Path(source).exists() for source in sources)
-    if local and (all(path is not None for path in data) or sources == ["nano"] * len(sources)):
+    if local and all(path is not None or embedded for path, embedded in zip(data, own_tasks, strict=True)):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 

@@ -20,6 +20,7 @@ class RunProgress:
         self.seconds = {"iterations": 0.0, "measurements": 0.0}
         self._counts = {"iterations": 0, "measurements": 0}
         self._points = spec.measured_steps()
+        self._step = 0
         self._reward: float | None = None
         self._bar = Progress(
             SpinnerColumn(),
@@ -55,8 +56,10 @@ class RunProgress:
             words = f"loading {event.detail}"
         else:
             words = f"measuring {event.detail}"
+        if event.step is not None:
+            self._step = event.step
         assert self._task is not None
-        self._bar.update(self._task, completed=event.step, description=words, left=self._left(event.step), refresh=True)
+        self._bar.update(self._task, completed=self._step, description=words, left=self._left(self._step), refresh=True)
 
     def _add(self, part: str, event: Event) -> None:
         self.seconds[part] += event.seconds

@@ -35,10 +35,10 @@ def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> R
     listen(Event(kind="loading", step=len(updates), detail=spec.model.source))
     session = prepare(spec, None if store is None else store.references(), listen)
     if store is None:
-        store = RunStore.create(path, _manifest(planned, session))
-        store.save_references(session.references)
+        store = RunStore.create(path, _manifest(planned, session), session.references)
     else:
         _check_same(store, session)
+        _check_packages(store, spec)
         store.trim()
         store.set_status("started")
     try:
@@ -112,7 +112,7 @@ def _measure(session: Session, store: RunStore, state: State, updates: Sequence[
     rows: list[Measurement] = []
     examples: list[Example] = []
     for probe in session.probes:
-        listen(Event(kind="probing", step=state.step, detail=probe.name))
+        listen(Event(kind="probing", detail=probe.name))
         found = probe.measure(checkpoint, session.engine)
         rows += found.measurements
         examples += found.examples
@@ -153,6 +153,17 @@ def _check_same(store: RunStore, session: Session) -> None:
     for task, fingerprint in session.task_hashes.items():
         if manifest.tasks.get(task) != fingerprint:
             raise RunError(f"{store.path} measured other items or prompts of {task} than its data gives now")
+
+
+def _check_packages(store: RunStore, spec: RunSpec) -> None:
+    """One run, one set of packages: a run continued with others would claim numbers that they did not make."""
+    now = provenance.collect(device=spec.model.device, dtype=spec.model.dtype, threads=spec.threads)["packages"]
+    for name, version in store.manifest.provenance["packages"].items():
+        if now.get(name) != version:
+            raise RunError(
+                f"{store.path} was started with {name} {version} and would go on with {now.get(name)}: "
+                f"install {name} {version}, or start a new run with another --out"
+            )
 
 
 def _manifest(planned: PlannedRun, session: Session) -> Manifest:

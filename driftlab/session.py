@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from driftlab.engines.population import Rollouts, SequentialRollouts, StackedRollouts
+from driftlab.engines.population import Rollouts, SequentialRollouts, StackedRollouts, refuse_unstackable
 from driftlab.engines.transformers import TransformersEngine
 from driftlab.models.base import DTYPES, BaseModel, load_base
 from driftlab.probes.base import Probe
@@ -24,11 +24,12 @@ from driftlab.tasks.targets import target as find_target
 class Event:
     """What just happened, for whoever shows progress.
 
-    ``kind``: ``loading``, ``iteration`` (with ``reward``), ``probing`` (with ``detail``), ``measured``.
+    ``kind``: ``loading``, ``iteration`` (with ``reward``), ``probing`` (with ``detail``), ``measured``. ``step`` is
+    None where the event does not move it.
     """
 
     kind: str
-    step: int
+    step: int | None = None
     seconds: float = 0.0
     detail: str = ""
     reward: float | None = None
@@ -62,6 +63,8 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         spec.model.source, dtype=DTYPES[spec.model.dtype], device=spec.model.device, revision=spec.model.revision
     )
     engine = TransformersEngine(base.model, base.tokenizer, batch_size=spec.target.batch_size)
+    if spec.es.rollouts == "stacked":
+        refuse_unstackable(base.model.config)
     kind = StackedRollouts if spec.es.rollouts == "stacked" else SequentialRollouts
     rollouts = kind(
         engine=engine, scheme=spec.es.noise, max_new_tokens=spec.target.max_new_tokens, threads=spec.threads
@@ -70,23 +73,13 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
     if spec.probes.weights is not None:
         probes.append(WeightsProbe(tau=spec.probes.weights.tau))
     harness = _lm_eval_probe(spec, target, engine, listen)
-    texts = {target.name: [engine.encode(item.prompt, chat=spec.model.chat) for item in items]}
+    prompts = tuple(engine.encode(item.prompt, chat=spec.model.chat) for item in items)
     hashes = {}
     if harness is not None:
         probes.append(harness)
         hashes = {task: harness.settings_hash(task) for task in _measured_tasks(spec, target)}
-        count = spec.probes.kl.sequences if spec.probes.kl is not None else 0
-        texts = {task: [engine.encode(text, chat=False) for text in harness.contexts(task, count)] for task in hashes}
-    kl = None
-    if spec.probes.kl is not None:
-        kl = KlProbe(
-            {task: prompts[: spec.probes.kl.sequences] for task, prompts in texts.items()},
-            max_new_tokens=spec.probes.kl.max_new_tokens,
-            seed=spec.probes.kl.seed,
-            references=references,
-        )
-        listen(Event(kind="probing", step=0, detail="drawing reference texts"))
-        kl.prepare(engine)
+    kl = _kl_probe(spec, target, engine, harness, prompts, references, listen)
+    if kl is not None:
         probes.append(kl)
     return Session(
         spec=spec,
@@ -95,7 +88,7 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         rollouts=rollouts,
         target=target,
         items=items,
-        prompts=tuple(engine.encode(item.prompt, chat=spec.model.chat) for item in items),
+        prompts=prompts,
         probes=tuple(probes),
         task_hashes=hashes,
         references={} if kl is None else kl.references,
@@ -113,9 +106,35 @@ def _lm_eval_probe(spec: RunSpec, target: Target, engine: TransformersEngine, li
         batch_size=settings.batch_size,
         data=spec.data,
         chat=spec.model.chat,
-        max_gen_toks=spec.target.max_new_tokens,
-        progress=lambda task: listen(Event(kind="probing", step=0, detail=task)),
+        # Other generated tasks keep their own limit: the target's would cut their answers off.
+        max_gen_toks={target.lm_eval_task: spec.target.max_new_tokens},
+        progress=lambda task: listen(Event(kind="probing", detail=f"{task} done")),
     )
+    probe.prepare(engine)
+    return probe
+
+
+def _kl_probe(
+    spec: RunSpec,
+    target: Target,
+    engine: TransformersEngine,
+    harness: LmEvalProbe | None,
+    prompts: Sequence[tuple[int, ...]],
+    references: Mapping[str, Any] | None,
+    listen: Listener,
+) -> KlProbe | None:
+    """Texts start from evaluation prompts of every measured task; from training prompts when none is measured."""
+    settings = spec.probes.kl
+    if settings is None:
+        return None
+    texts: dict[str, Sequence[tuple[int, ...]]] = {target.name: prompts[: settings.sequences]}
+    if harness is not None:
+        texts = {
+            task: [engine.encode(t, chat=False) for t in harness.contexts(task, settings.sequences, settings.seed)]
+            for task in _measured_tasks(spec, target)
+        }
+    probe = KlProbe(texts, max_new_tokens=settings.max_new_tokens, seed=settings.seed, references=references)
+    listen(Event(kind="probing", detail="drawing reference texts"))
     probe.prepare(engine)
     return probe
 

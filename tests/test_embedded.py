@@ -22,6 +22,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from driftlab.errors import SpecError
 from driftlab.models import nano_train
 from driftlab.tasks.base import Item
 from driftlab.tasks.embedded import continuation, countdown, knowledge, rules, suite, twohop
@@ -173,7 +174,7 @@ def test_training_items_of_the_target_are_no_evaluation_items() -> None:
     assert len({item.id for item in items}) == 1000
     puzzles = {(tuple(sorted(item.fields["numbers"])), item.fields["target"]) for item in items}
     assert puzzles.isdisjoint(countdown.split_puzzles(WORLD.seed)[0])
-    with pytest.raises(ValueError, match="training items"):
+    with pytest.raises(SpecError, match="training items"):
         target.train_items(count=10**6, seed=3, data=None)
 
 

@@ -67,7 +67,13 @@ def checkpoint(step: int = 0) -> Checkpoint:
 
 
 def probe(tasks: list[str], data: Path | None = None, **changes: Any) -> LmEvalProbe:
-    settings: dict[str, Any] = {"items": 12, "seed": 3, "batch_size": 8, "data": data, "max_gen_toks": 12}
+    settings: dict[str, Any] = {
+        "items": 12,
+        "seed": 3,
+        "batch_size": 8,
+        "data": data,
+        "max_gen_toks": dict.fromkeys(tasks, 12),
+    }
     return LmEvalProbe(tasks, **{**settings, **changes})
 
 
@@ -284,7 +290,7 @@ def test_contexts_are_the_first_distinct_prompts(data_dir: Path) -> None:
 
 
 def test_groups_count_as_one_task(data_dir: Path) -> None:
-    subject = probe(["mmlu_pro"], data_dir, items=5, max_gen_toks=4)
+    subject = probe(["mmlu_pro"], data_dir, items=5, max_gen_toks={"mmlu_pro": 4})
     engine = tiny_engine(max_length=50_000)
     subject.prepare(engine)
     measured = subject.measure(checkpoint(), engine)
@@ -327,7 +333,7 @@ def test_prompts_that_would_be_cut_are_refused(data_dir: Path) -> None:
     with pytest.raises(DriftlabError, match=r"leaderboard_mmlu_pro.*requests need up to \d+ tokens"):
         probe(["leaderboard_mmlu_pro"], data_dir).prepare(tiny_engine(max_length=256))
     with pytest.raises(DriftlabError, match="countdown_generated"):
-        probe(["countdown_generated"], max_gen_toks=300).prepare(tiny_engine(max_length=256))
+        probe(["countdown_generated"], max_gen_toks={"countdown_generated": 300}).prepare(tiny_engine(max_length=256))
 
 
 def test_missing_data_is_named(data_dir: Path, tmp_path: Path) -> None:

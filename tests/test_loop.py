@@ -260,7 +260,7 @@ def test_equal_rewards_give_a_zero_update_and_a_note(tmp_path):
     trainer = trainer_with(tmp_path, 0.1)
     before = trainer.state.hash()
     update = trainer.iterate()
-    assert update.note == "all rewards equal: zero update"
+    assert update.note == "all rewards equal: zero ES step, the anchor still applied"
     assert (update.step_norm, update.coefficients) == (0.0, (0.0,) * 4)
     assert update.weights_hash == before
 

@@ -55,7 +55,15 @@ def manifest(arm: str, **changes: Any) -> Manifest:
     values: dict[str, Any] = {"run_id": f"id-{arm}", "status": "finished", "error": None, "spec": spec}
     values |= changes
     provenance = {"commit": "0123abc", "device": "cpu", "packages": {"torch": "2.9"}, "command": "driftlab run /a/b/c"}
-    return Manifest(schema=1, digest="d" * 64, given={}, model={}, tasks={}, provenance=provenance, **values)
+    return Manifest(
+        schema=1,
+        digest="d" * 64,
+        given={},
+        model={"weights_hash": "w0"},
+        tasks={"prior": "h0"},
+        provenance=provenance,
+        **values,
+    )
 
 
 def update(step: int) -> Update:
@@ -74,7 +82,7 @@ def update(step: int) -> Update:
         weights_hash=f"{step:08x}",
         prompt_tokens=10,
         generated_tokens=20,
-        seconds={"rollout": 0.5, "update": 0.1},
+        seconds={"rollout": 1.0, "total": 1.5},
     )
 
 
@@ -295,9 +303,12 @@ def test_runs_that_do_not_belong_together_are_refused() -> None:
     spec = {**other.manifest.spec, "target": {"task": "else"}}
     with pytest.raises(DriftlabError, match=r"share the target task: id-B has else, id-ES has toy_target"):
         build_frames([toy_run(), replace(other, manifest=manifest("B", spec=spec))])
-    spec = {**other.manifest.spec, "model": {"source": "large"}}
+    moved = replace(other.manifest, model={"weights_hash": "w1"})
     with pytest.raises(DriftlabError, match="share the base model"):
-        build_frames([toy_run(), replace(other, manifest=manifest("B", spec=spec))])
+        build_frames([toy_run(), replace(other, manifest=moved)])
+    asked = replace(other.manifest, tasks={"prior": "h1"})
+    with pytest.raises(DriftlabError, match="share the items and prompts of prior"):
+        build_frames([toy_run(), replace(other, manifest=asked)])
     with pytest.raises(DriftlabError, match=r"id-ES holds no measurement \(status finished\)"):
         build_frames([replace(toy_run(), measurements=[])])
     with pytest.raises(DriftlabError, match="at least one run"):
@@ -430,7 +441,7 @@ def test_folders_are_left_out_but_links_and_ratios_stay() -> None:
 
 def test_a_stored_run_reads_back(tmp_path: Path) -> None:
     run = toy_run()
-    store = RunStore.create(tmp_path / "run", run.manifest)
+    store = RunStore.create(tmp_path / "run", run.manifest, {})
     for step in run.updates:
         store.append_update(step)
     for at in STEPS:

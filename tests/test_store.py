@@ -62,7 +62,7 @@ def example(step: int) -> Example:
 
 @pytest.fixture
 def store(tmp_path):
-    return RunStore.create(tmp_path / "run", MANIFEST)
+    return RunStore.create(tmp_path / "run", MANIFEST, {})
 
 
 def test_round_trip(store):
@@ -80,7 +80,7 @@ def test_round_trip(store):
 
 def test_existing_directory_is_refused(store):
     with pytest.raises(RunError, match="--resume"):
-        RunStore.create(store.path, MANIFEST)
+        RunStore.create(store.path, MANIFEST, {})
 
 
 def test_torn_last_line_is_dropped_with_a_notice_and_trimmed(store):
@@ -153,7 +153,7 @@ def test_no_run_there(tmp_path):
 
 
 def test_same_examples_same_bytes(tmp_path):
-    stores = [RunStore.create(tmp_path / name, MANIFEST) for name in "ab"]
+    stores = [RunStore.create(tmp_path / name, MANIFEST, {}) for name in "ab"]
     for one in stores:
         one.add_measured(3, [], [example(3)])
     assert len({next((one.path / "examples").iterdir()).read_bytes() for one in stores}) == 1

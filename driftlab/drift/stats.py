@@ -153,6 +153,24 @@ def average_difference(tasks: Sequence[PairedDifference], level: float = 0.95) -
     )
 
 
+def t_quantile(n: int, level: float = 0.95) -> float:
+    """Student's t quantile for a two-sided interval of a mean of ``n`` values (n - 1 degrees of freedom).
+
+    NaN for n < 2: one value has no interval.
+    """
+    return float(stats.t.ppf(_upper_tail(level), n - 1)) if n > 1 else float("nan")
+
+
+def norm_band(predicted: float, sd: float, level: float = 0.95) -> tuple[float, float]:
+    """Range of an update norm under the random walk, from its prediction and standard deviation.
+
+    The norm of 10,000 and more coordinates is normal to a fraction of its standard deviation, whatever the law of one
+    coordinate: Gaussian without an anchor or with L2, heavy-tailed under L1, where chi-squared would be too narrow.
+    """
+    half = float(stats.norm.ppf(_upper_tail(level))) * sd
+    return predicted - half, predicted + half
+
+
 def _proportion(successes: float, n: int) -> float:
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"a proportion needs 0 <= successes <= n and n >= 1, got {successes} of {n}")

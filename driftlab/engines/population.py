@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -48,11 +49,7 @@ class SequentialRollouts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StackedRollouts:
-    """All members in one batched forward.
-
-    Raises:
-        SpecError: at the first call, when the architecture is not a plain Llama.
-    """
+    """All members in one batched forward; ``refuse_unstackable`` says beforehand whether the model allows it."""
 
     engine: TransformersEngine
     scheme: Scheme
@@ -63,9 +60,6 @@ class StackedRollouts:
         self, master: Weights, members: Sequence[Member], prompts: Sequence[Sequence[int]]
     ) -> list[list[Completion]]:
         model = self.engine.model
-        problem = stacked.check_supported(model.config)
-        if problem is not None:
-            raise SpecError(f"es.rollouts is stacked, but this model cannot be stacked: {problem}; use sequential")
         perturbations = [perturb(master, member, self.scheme, self.threads) for member in members]
         # One rounding to the served dtype, as the live model's parameters have.
         weights = {name: torch.stack([p[name] for p in perturbations]).to(model.dtype) for name in master}
@@ -77,6 +71,13 @@ class StackedRollouts:
             ends=self.engine.end_tokens(),
         )
         return [[self.engine.completion(row, self.max_new_tokens) for row in member] for member in rows]
+
+
+def refuse_unstackable(config: Any) -> None:
+    """Raise SpecError when a model of this configuration is not a plain Llama."""
+    problem = stacked.check_supported(config)
+    if problem is not None:
+        raise SpecError(f"es.rollouts is stacked, but this model cannot be stacked: {problem}; use sequential")
 
 
 def perturb(master: Weights, member: Member, scheme: Scheme, threads: int) -> dict[str, torch.Tensor]:

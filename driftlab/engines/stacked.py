@@ -22,6 +22,8 @@ def check_supported(config: Any) -> str | None:
         return "it has biases"
     if config.rope_parameters.get("rope_type", "default") != "default":
         return f"its rotary positions are {config.rope_parameters['rope_type']}"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}, not silu"
     return None
 
 

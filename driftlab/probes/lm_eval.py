@@ -13,8 +13,9 @@ import difflib
 import hashlib
 import json
 import logging
+import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib import resources
@@ -160,7 +161,7 @@ class LmEvalProbe:
             the last digits.
         data: folder in Hugging Face hub layout that holds the datasets; None for the hub.
         chat: render prompts with the tokenizer's chat template.
-        max_gen_toks: token limit of generated answers; None for each task's own.
+        max_gen_toks: token limit of generated answers by task; each task's own where it is not named.
         progress: told the name of each task once it is scored.
 
     Measures, per task: ``accuracy`` (length-normalised where the task defines that, then ``accuracy_raw`` is the plain
@@ -179,11 +180,11 @@ class LmEvalProbe:
         batch_size: int,
         data: Path | None,
         chat: bool = False,
-        max_gen_toks: int | None = None,
+        max_gen_toks: Mapping[str, int] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.tasks, self.data, self.progress = tuple(tasks), data, progress
-        self._choice = Choice(items=items, seed=seed, batch_size=batch_size, chat=chat, max_gen_toks=max_gen_toks)
+        self._choice = Choice(items=items, seed=seed, batch_size=batch_size, chat=chat, max_gen_toks=max_gen_toks or {})
         self._prepared: dict[str, Prepared] = {}
         self._harness: _Harness | None = None
 
@@ -219,9 +220,13 @@ class LmEvalProbe:
                     self.progress(name)
         return Measured(measurements=tuple(rows), examples=tuple(examples))
 
-    def contexts(self, task: str, count: int) -> list[str]:
-        """The first ``count`` distinct prompts of ``task``, as shown to the model, in item order."""
-        return list(dict.fromkeys(instance.args[0] for instance in self._prepared[task].instances))[:count]
+    def contexts(self, task: str, count: int, seed: int) -> list[str]:
+        """``count`` distinct prompts of ``task``, as shown to the model, drawn with ``seed``; all when it has fewer.
+
+        Drawn, because items stand in the order of their file: its head may be one category or one source.
+        """
+        distinct = list(dict.fromkeys(instance.args[0] for instance in self._prepared[task].instances))
+        return random.Random(f"{seed}:{task}").sample(distinct, min(count, len(distinct)))
 
     def settings_hash(self, task: str) -> str:
         """First 16 hex digits of the SHA-256 of everything asked: contexts, continuations, generation settings."""

@@ -81,7 +81,7 @@ class Choice:
     seed: int
     batch_size: int
     chat: bool
-    max_gen_toks: int | None
+    max_gen_toks: Mapping[str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +111,7 @@ def prepare(name: str, leaves: Sequence[Any], harness: Harness, choice: Choice) 
         pool = sorted(random.Random(f"{choice.seed}:{name}").sample(pool, choice.items))
     prepared = Prepared()
     for leaf, task in enumerate(leaves):
-        _build(prepared, task, [index for where, index in pool if where == leaf], harness, choice)
+        _build(name, prepared, task, [index for where, index in pool if where == leaf], harness, choice)
     if kinds == {"multiple_choice"}:
         pairs = [harness.pair(*instance.args) for instance in prepared.instances]
         # The last token is predicted, never read, so one more token than the model's length fits.
@@ -126,12 +126,12 @@ def prepare(name: str, leaves: Sequence[Any], harness: Harness, choice: Choice) 
     return prepared
 
 
-def _build(prepared: Prepared, task: Any, indices: Sequence[int], harness: Harness, choice: Choice) -> None:
+def _build(name: str, prepared: Prepared, task: Any, indices: Sequence[int], harness: Harness, choice: Choice) -> None:
     """Append questions and instances of one lm-eval task; few-shot examples are drawn as ``simple_evaluate`` does."""
     chat = {"apply_chat_template": choice.chat, "chat_template": harness.apply_chat_template if choice.chat else None}
     if task.OUTPUT_TYPE == "generate_until":
         own = task.get_config("generation_kwargs")
-        limit = choice.max_gen_toks or int(own.get("max_gen_toks", _DEFAULT_MAX_GEN_TOKS))
+        limit = choice.max_gen_toks.get(name) or int(own.get("max_gen_toks", _DEFAULT_MAX_GEN_TOKS))
         greedy = {"until": own["until"], "max_gen_toks": limit, "do_sample": False, "temperature": 0.0}
         task.set_config("generation_kwargs", greedy)
     task.set_fewshot_seed(choice.seed)

@@ -7,7 +7,7 @@ a ``status`` that is not ``ok`` and a ``note`` that says why; it is never 0 and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -149,12 +149,22 @@ def _check(runs: Sequence[RunData]) -> None:
             )
     for what, read in (
         ("target task", lambda manifest: target_task(manifest)),
-        ("base model", lambda manifest: manifest.spec["model"]["source"]),
+        ("base model", lambda manifest: manifest.model["weights_hash"]),
+        ("served dtype", lambda manifest: manifest.spec["model"]["dtype"]),
+        *((f"items and prompts of {task}", _tasks_hash(task)) for task in _common_tasks(runs)),
     ):
         seen = {read(run.manifest): run.manifest.run_id for run in reversed(runs)}
         if len(seen) > 1:
             listed = ", ".join(f"{run_id} has {value}" for value, run_id in sorted(seen.items()))
             raise DriftlabError(f"runs in one report must share the {what}: {listed}; report them apart")
+
+
+def _common_tasks(runs: Sequence[RunData]) -> list[str]:
+    return sorted(set.intersection(*(set(run.manifest.tasks) for run in runs)))
+
+
+def _tasks_hash(task: str) -> Callable[[Manifest], str]:
+    return lambda manifest: str(manifest.tasks[task])
 
 
 def _table(pairs: Sequence[tuple[str, RunData]], name: str, kind: type[Any]) -> pd.DataFrame:
@@ -186,7 +196,7 @@ def _updates(pairs: Sequence[tuple[str, RunData]]) -> pd.DataFrame:
             "decay": update.decay,
             "step_norm": update.step_norm,
             "step_cosine": float("nan") if update.step_cosine is None else update.step_cosine,
-            "seconds": sum(update.seconds.values()),
+            "seconds": update.seconds["total"],
             "note": update.note,
         }
         for label, run in pairs

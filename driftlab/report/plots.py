@@ -21,12 +21,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from driftlab.drift.stats import proportion_interval
-from driftlab.drift.theory import norm_interval
+from driftlab.drift.stats import norm_band, proportion_interval, t_quantile
 from driftlab.report.frames import Frames
 from driftlab.report.looks import GREY, STYLE, WIDTH, Look, looks
 from driftlab.report.pairing import accuracy_rows, each
-from driftlab.report.tables import Z
 from driftlab.report.words import prior_tasks
 
 GAP = "failed or skipped"
@@ -51,7 +49,7 @@ def target_figure(frames: Frames) -> Figure:
             top.plot(rewards["step"], rewards["reward"], color=look.colour, linestyle=look.line, linewidth=1.1)
             rows = accuracy_rows(frames.measurements)
             own = rows[(rows["run"] == run) & (rows["group"] == frames.target) & (rows["status"] == "ok")]
-            ends = [proportion_interval(round(r.value * r.n, 6), r.n) for r in each(own)]
+            ends = [proportion_interval(round(r.value * (n := r.n - r.n_failed), 6), n) for r in each(own)]
             lows, highs = [end.low for end in ends], [end.high for end in ends]
             _bars(bottom, frames, look, own["step"], own["value"], lows, highs)
             _gaps(bottom, frames, run, look, rows[rows["group"] == frames.target])
@@ -109,7 +107,7 @@ def norm_figure(frames: Frames) -> Figure:
         for run, look in drawn.items():
             measured = _weights(frames, run, "update_norm")
             law = _weights(frames, run, "predicted_norm")
-            band = np.array([norm_interval(v**2, n, 0.95) for v, n in zip(law["value"], law["n"], strict=True)])
+            band = np.array([norm_band(v, sd) for v, sd in zip(law["value"], law["stderr"], strict=True)])
             axes.fill_between(law["step"], *band.reshape(-1, 2).T, color=look.colour, alpha=0.25, linewidth=0)
             axes.plot(law["step"], law["value"], color=look.colour, linestyle="-", linewidth=1.0)
             axes.plot(measured["step"], measured["value"], color=look.colour, marker=look.marker, linestyle="")
@@ -144,7 +142,8 @@ def kl_figure(frames: Frames) -> Figure:
     def draw(axes: Axes, group: str, drawn: Mapping[str, Look]) -> None:
         for run, look in drawn.items():
             own = rows[(rows["run"] == run) & (rows["group"] == group)].sort_values("step", kind="stable")
-            lows, highs = own["value"] - Z * own["stderr"], own["value"] + Z * own["stderr"]
+            half = own["stderr"] * [t_quantile(n) for n in own["n"]]
+            lows, highs = own["value"] - half, own["value"] + half
             _bars(axes, frames, look, own["step"], own["value"], lows, highs)
             _gaps(axes, frames, run, look, stored[stored["group"] == group])
 

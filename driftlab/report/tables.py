@@ -10,14 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from driftlab.drift.stats import proportion_interval
-from driftlab.drift.theory import fit_constant, norm_interval
+from driftlab.drift.stats import norm_band, proportion_interval, t_quantile
+from driftlab.drift.theory import fit_constant
 from driftlab.report.formats import Table
 from driftlab.report.frames import Frames
 from driftlab.report.pairing import accuracy_rows, each
 
 NOT_MEASURED = "not measured"
-Z = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 
 def points(value: float, *, sign: bool = True) -> str:
@@ -128,7 +127,8 @@ def _shown(row: Mapping[str, Any] | None, text: Callable[[Mapping[str, Any]], st
 
 def _accuracy(row: Mapping[str, Any] | None) -> str:
     def text(row: Mapping[str, Any]) -> str:
-        ends = proportion_interval(round(row["value"] * row["n"], 6), row["n"])
+        scored = row["n"] - row["n_failed"]
+        ends = proportion_interval(round(row["value"] * scored, 6), scored)
         return f"{points(row['value'], sign=False)} [{points(ends.low, sign=False)}, {points(ends.high, sign=False)}]"
 
     return _shown(row, text)
@@ -188,7 +188,7 @@ def norm_table(frames: Frames) -> Table:
         source="`value` of rows with probe `weights`, group `all` in `measurements.jsonl`; d is their `n`. The first "
         "random-walk column follows the applied coefficients and the anchor; the α form is exact for standardised "
         "scores that are independent of the noise, with no anchor; the σ form takes σ for the step scale. The band is "
-        "the 95 % range of a norm of d Gaussian coordinates. The fitted constant c is the least-squares slope of "
+        "the 95 % range of the norm of such a walk. The fitted constant c is the least-squares slope of "
         "measured² = c · random walk² through the origin over all measured steps, ± its standard error; steps of one "
         "run share their past, so it describes scatter. The CSV holds every step.",
     )
@@ -208,7 +208,9 @@ def _constant(table: pd.DataFrame, run: str) -> str:
 
 def _band(row: Mapping[str, Any] | None) -> str:
     def text(row: Mapping[str, Any]) -> str:
-        low, high = norm_interval(row["value"] ** 2, row["n"], 0.95)
+        if pd.isna(row["stderr"]):
+            return "not defined"
+        low, high = norm_band(row["value"], row["stderr"])
         return f"{low:.4g} to {high:.4g}"
 
     return _shown(row, text)
@@ -233,14 +235,15 @@ def kl_table(frames: Frames) -> Table:
         rows=tuple(rows),
         data=table.drop(columns="arm").reset_index(drop=True),
         source="`value`, `stderr` and `n` of rows with probe `kl` in `measurements.jsonl`, the text set being their "
-        "`group`; the interval is value ± 1.96 standard errors over sequences. The CSV holds every step.",
+        "`group`; the interval is the value ± a t quantile (n − 1 degrees of freedom) "
+        "times the standard error over sequences. The CSV holds every step.",
     )
 
 
 def _nats(row: Mapping[str, Any]) -> str:
     if pd.isna(row["stderr"]):
         return f"{_digits(row['value'])} [no interval]"
-    low, high = (row["value"] + side * Z * row["stderr"] for side in (-1, 1))
+    low, high = (row["value"] + side * t_quantile(row["n"]) * row["stderr"] for side in (-1, 1))
     return f"{_digits(row['value'])} [{_digits(low)}, {_digits(high)}]".replace("-", "−")
 
 

@@ -78,7 +78,7 @@ def captions(frames: Frames) -> dict[str, str]:
         "coefficients and the anchor; the band is the 95 % range of a norm of d Gaussian coordinates (relative half "
         "width about 1.96/√(2d), so it can be thinner than the line), and the two broken lines leave the anchor out.",
         "kl": f"Token-weighted KL divergence from base to step over the full vocabulary, on continuations of the base "
-        f"model ({kl} sequences per text set); bars are ± 1.96 standard errors over sequences.",
+        f"model ({kl} sequences per text set); bars are 95 % t intervals over sequences.",
         "path": f"Average accuracy over {prior_tasks(frames)} ({prior} items each) against target accuracy ({target} "
         "items), one point per measured step, coloured by iteration and joined in order; no intervals are drawn here, "
         "figures a and b show them.",

@@ -50,6 +50,9 @@ def load_plan(source: str, overrides: Sequence[str] = (), arms: Sequence[str] = 
     if not isinstance(document.get("arms", {}), dict):
         raise SpecError(f"arms in {source} must be tables such as [arms.ES], got {document['arms']!r}")
     tables: dict[str, Any] = document.pop("arms", {}) or {document.get("arm", "ES"): {}}
+    flat = [arm for arm, table in tables.items() if not isinstance(table, dict)]
+    if flat:
+        raise SpecError(f"arm {flat[0]!r} in {source} must be a table such as [arms.ES], got {tables[flat[0]]!r}")
     unknown = [arm for arm in arms if arm not in tables]
     if unknown:
         raise SpecError(f"unknown arm {unknown[0]!r} in {source}; {_nearest(unknown[0], tables)}")
@@ -63,6 +66,10 @@ def load_plan(source: str, overrides: Sequence[str] = (), arms: Sequence[str] = 
         if given.get("data") is None and os.environ.get("DRIFTLAB_DATA"):
             given = {**given, "data": os.environ["DRIFTLAB_DATA"]}
         planned.append(PlannedRun(given=given, spec=resolve(given, source)))
+    folders = [one.folder for one in planned]
+    twice = [folder for folder in folders if folders.count(folder) > 1]
+    if twice:
+        raise SpecError(f"two arms of {source} would write to the same folder {twice[0]!r}; give them other names")
     return planned
 
 
@@ -87,7 +94,7 @@ def _read(source: str) -> dict[str, Any]:
     if source in presets():
         text = (resources.files("driftlab") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
     elif path.suffix == ".toml" and path.is_file():
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     else:
         raise SpecError(f"no preset or .toml file named {source!r}; {_nearest(source, presets())}")
     try:

@@ -36,7 +36,7 @@ class TargetSpec(_Frozen):
 
     task: str
     train_items: Annotated[int, Field(ge=1)]
-    data_seed: int = 0
+    data_seed: Annotated[int, Field(ge=0)] = 0
     max_new_tokens: Annotated[int, Field(ge=1)]
     batch_size: Annotated[int, Field(ge=1)] = 32
 
@@ -125,9 +125,9 @@ class RunSpec(_Frozen):
     ``data`` is a folder of benchmark files in the hub's names; null reads the hub.
     """
 
-    name: str
-    arm: str = "ES"
-    seed: int = 0
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    arm: Annotated[str, Field(pattern=r"[A-Za-z0-9]")] = "ES"
+    seed: Annotated[int, Field(ge=0)] = 0
     threads: Annotated[int, Field(ge=1)] = 1
     data: Path | None = None
     keyframes_every: Annotated[int, Field(ge=1)] | None = None
@@ -159,6 +159,12 @@ class RunSpec(_Frozen):
         if late:
             raise ValueError(f"measure.at names step {late[0]}, but the run ends at step {self.es.iterations}")
         return self
+
+    @property
+    def only_embedded_tasks(self) -> bool:
+        """Whether every task comes with the package, so that no data is read."""
+        priors = () if self.probes.lm_eval is None else self.probes.lm_eval.tasks
+        return all(task.startswith("embedded_") for task in (self.target.task, *priors))
 
     def measured_steps(self) -> tuple[int, ...]:
         return self.measure.steps(self.es.iterations)

@@ -10,6 +10,8 @@ import gzip
 import io
 import json
 import os
+import shutil
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -51,18 +53,22 @@ class RunStore:
         """What was repaired while reading, in words."""
 
     @classmethod
-    def create(cls, path: Path, manifest: Manifest) -> RunStore:
-        """A new run.
+    def create(cls, path: Path, manifest: Manifest, references: Mapping[str, Any]) -> RunStore:
+        """A new run with its reference texts; the directory appears whole, so a kill leaves none or one to resume.
 
         Raises:
             RunError: ``path`` exists.
         """
         if path.exists():
             raise RunError(f"{path} already exists; continue it with --resume, or choose another folder with --out")
-        path.mkdir(parents=True)
-        store = cls(path, manifest, [])
+        partial = path.with_name(f".{path.name}.part")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        store = cls(partial, manifest, [])
         store._write_manifest()
-        return store
+        _replace(partial / "references.json", json.dumps(references, separators=(",", ":")).encode())
+        partial.rename(path)
+        return cls(path, manifest, [])
 
     @classmethod
     def open(cls, path: Path) -> RunStore:
@@ -134,8 +140,8 @@ class RunStore:
         file = self._examples_file(step)
         try:
             lines = gzip.decompress(file.read_bytes()).split(b"\n")[:-1]
-        except (OSError, EOFError, ValueError) as error:
-            raise RunError(f"{file} cannot be read: {error}") from None
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise RunError(f"{file} cannot be read ({error}); restore it from a copy") from None
         return [_parse(line, Example, file, number) for number, line in enumerate(lines, start=1)]
 
     def _examples_file(self, step: int) -> Path:
@@ -164,17 +170,23 @@ class RunStore:
         return sorted(int(file.name[5:11]) for file in (self.path / "weights").glob("step-*.safetensors"))
 
     def keyframe(self, step: int) -> dict[str, Any]:
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(self.path / "weights" / f"step-{step:06d}.safetensors")
+        file = self.path / "weights" / f"step-{step:06d}.safetensors"
+        try:
+            return load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{file} cannot be read ({error}); delete it: the updates rebuild it") from None
 
-    def save_references(self, references: Mapping[str, Any]) -> None:
-        """Token ids of the KL probe's continuations."""
-        _replace(self.path / "references.json", json.dumps(references, separators=(",", ":")).encode())
-
-    def references(self) -> dict[str, Any] | None:
+    def references(self) -> dict[str, Any]:
+        """Token ids of the KL probe's continuations; empty when it was not asked for."""
         file = self.path / "references.json"
-        return json.loads(file.read_text()) if file.exists() else None
+        try:
+            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file} cannot be read ({error}); restore it from a copy") from None
+        return found
 
     def _read(self, file: Path, kind: type[Record]) -> list[Record]:
         if not file.exists():

@@ -93,10 +93,14 @@ class EsTrainer:
                 )
         return math.fsum(rewards) / len(rewards)
 
+    def _flat_note(self) -> str:
+        anchored = self.spec.anchor.penalty != "none" and self.spec.decay > 0
+        return "all rewards equal: zero ES step" + (", the anchor still applied" if anchored else "")
+
     def tell(self, seeds: Sequence[int], evaluation: Evaluation, started: float) -> Update:
         es, began = self.spec.es, time.perf_counter()
         scores = coefficients(evaluation.rewards, mirrored=es.mirrored)
-        flat = all(score == 0.0 for score in scores)
+        flat = min(evaluation.rewards) == max(evaluation.rewards)
         step = Step(
             seeds=tuple(seeds),
             coefficients=scores,
@@ -131,5 +135,5 @@ class EsTrainer:
             prompt_tokens=es.population * sum(map(len, self.prompts)),
             generated_tokens=evaluation.generated_tokens,
             seconds={part: round(value, 6) for part, value in seconds.items()},
-            note="all rewards equal: zero update" if flat else None,
+            note=self._flat_note() if flat else None,
         )

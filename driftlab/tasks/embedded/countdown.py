@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from driftlab.errors import SpecError
 from driftlab.tasks.arithmetic import evaluate, reaches
 from driftlab.tasks.base import Item, Score, content_hash
 from driftlab.tasks.embedded.documents import Doc, TrainingText
@@ -101,7 +102,7 @@ class EmbeddedCountdown:
         rng = random.Random(f"countdown training {seed}")
         puzzles = list(split_puzzles(build_world(SEED).seed)[1])
         if count > len(puzzles):
-            raise ValueError(f"embedded_countdown has {len(puzzles)} training items, {count} were asked for")
+            raise SpecError(f"embedded_countdown has {len(puzzles)} training items, {count} were asked for")
         rng.shuffle(puzzles)
         return tuple(_item(puzzle, rng) for puzzle in puzzles[:count])
 
