@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,8 @@ def test_run_resume_report_show_export_and_corruption(folder):
     assert result.returncode == 0, result.stderr
     run = folder / "runs" / "tiny" / "es-s0"
     assert (folder / "runs" / "tiny" / "report" / "report.html").is_file()
+    # Two iterations change no item of twelve, and the table must say so instead of a bare 0.0.
+    assert re.search(r"\[(no item changed|[−+]\d)", result.stdout)
 
     assert "already exists" in driftlab(*quick, cwd=folder).stderr
     before = files(run)

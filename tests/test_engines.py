@@ -98,3 +98,15 @@ def test_members_are_written_elsewhere_and_served_in_one_rounding():
     engine.write(master)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, master[name].to(torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"hidden_act": "gelu"}, "activation"), ({"attention_bias": True}, "biases"), ({"model_type": "qwen2"}, "qwen2")],
+)
+def test_what_cannot_be_stacked_is_refused(change, reason):
+    config = tiny_llama().config
+    assert stacked.check_supported(config) is None
+    for name, value in change.items():
+        setattr(config, name, value)
+    assert reason in stacked.check_supported(config)

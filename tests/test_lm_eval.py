@@ -281,11 +281,14 @@ def test_scores_follow_the_weights(data_dir: Path) -> None:
     assert subject.measure(checkpoint(), engine) == before
 
 
-def test_contexts_are_the_first_distinct_prompts(data_dir: Path) -> None:
+def test_contexts_are_a_seeded_sample_of_the_prompts(data_dir: Path) -> None:
     subject = probe(["piqa"], data_dir)
     subject.prepare(tiny_engine())
-    contexts = subject.contexts("piqa", 5)
+    contexts = subject.contexts("piqa", 5, 0)
+    assert contexts == subject.contexts("piqa", 5, 0)
+    assert contexts != subject.contexts("piqa", 5, 1)
     assert len(set(contexts)) == 5
+    assert sorted(subject.contexts("piqa", 100, 0)) == sorted({i.args[0] for i in subject._prepared["piqa"].instances})
     assert all(context.startswith("Question: ") and context.endswith("\nAnswer:") for context in contexts)
 
 

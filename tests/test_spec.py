@@ -97,6 +97,8 @@ def test_frozen(spec_file):
         ("es.sigma=nan", "es.sigma"),
         ("es.iterations=0.5", "es.iterations"),
         ("nonsense", "--set takes key=value"),
+        ("seed=-1", "seed"),
+        ('name="../elsewhere"', "name"),
     ],
 )
 def test_bad_input_is_one_sentence(spec_file, override, sentence):
@@ -120,3 +122,20 @@ def test_missing_key(tmp_path):
 def test_l2_decay_just_below_one_is_allowed(spec_file):
     (planned,) = load_plan(spec_file, ['anchor={penalty="l2", lambda=99.0}'])
     assert planned.spec.decay == pytest.approx(0.99)
+
+
+def test_arms_that_would_share_a_folder_or_are_no_tables_are_refused(tmp_path):
+    file = tmp_path / "arms.toml"
+    file.write_text(TOML + '[arms."ES+AWD"]\n[arms."ES-AWD"]\n')
+    with pytest.raises(SpecError, match="same folder 'es-awd-s0'"):
+        load_plan(str(file))
+    file.write_text(TOML + "[arms]\nES = 3\n")
+    with pytest.raises(SpecError, match="must be a table"):
+        load_plan(str(file))
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    file = tmp_path / "latin.toml"
+    file.write_bytes(b'name = "\xff"\n' + TOML.replace('name = "t"', "").encode())
+    with pytest.raises(SpecError, match="name"):
+        load_plan(str(file))

@@ -181,3 +181,28 @@ def test_a_run_of_every_schema_version_still_reads():
     assert len(store.examples(2)) == 12
     assert {row.probe for row in store.measurements()} == {"weights", "kl", "lm_eval"}
     assert store.notices == []
+
+
+@pytest.mark.parametrize("position", [12, 40, -5])
+def test_damaged_examples_are_named(store, position):
+    store.add_measured(0, [row(0)], [example(0)] * 50)
+    file = store.path / "examples" / "step-000000.jsonl.gz"
+    data = bytearray(file.read_bytes())
+    data[position] ^= 0xFF
+    file.write_bytes(bytes(data))
+    with pytest.raises(RunError, match="step-000000"):
+        store.examples(0)
+
+
+def test_a_run_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    """Killed while it is created: nothing under its name, and the next attempt succeeds."""
+
+    def fail(file, data):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("driftlab.run.store._replace", fail)
+        with pytest.raises(KeyboardInterrupt):
+            RunStore.create(tmp_path / "run", MANIFEST, {})
+    assert not (tmp_path / "run").exists()
+    assert RunStore.create(tmp_path / "run", MANIFEST, {"task": []}).references() == {"task": []}
