@@ -213,7 +213,8 @@ def _runs_in(folder: Path) -> list[RunStore]:
     found = find_runs(folder) if folder.is_dir() else []
     if not found:
         raise RunError(f"no runs in {folder}; 'driftlab demo' makes some in runs/")
-    return found
+    # Unanchored arms first, as the presets list them: an arm keeps its colour however its report is asked for.
+    return sorted(found, key=lambda store: (store.manifest.spec["anchor"]["penalty"] != "none", str(store.path)))
 
 
 def _dry_run(spec: str, overrides: list[str], arms: list[str]) -> None:
