@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Column
 from rich.table import Table as RichTable
 
 from driftlab.errors import DriftlabError, RunError
@@ -104,8 +105,11 @@ def report(
 @app.command()
 def ls(folder: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path("runs")) -> None:
     """List the runs below FOLDER."""
-    table = RichTable("run", "status", "arm", "target", "model", "steps", "measured", box=None, pad_edge=False)
-    for store in _runs_in(folder):
+    stores = _runs_in(folder)
+    # The path is what the other commands want: it is never cut.
+    path = Column("run", min_width=max(len(str(store.path)) for store in stores))
+    table = RichTable(path, "status", "arm", "target", "model", "steps", "measured", box=None, pad_edge=False)
+    for store in sorted(stores, key=lambda store: store.path):
         spec = store.manifest.spec
         table.add_row(
             str(store.path),
@@ -131,12 +135,15 @@ def show(run_dir: RunArgument) -> None:
     if updates:
         last = updates[-1]
         out.print(f"step {last.step}: mean reward {sum(last.rewards) / len(last.rewards):.4f}, {last.weights_hash}")
-    table = RichTable("step", "probe", "quantity", "group", "value", "stderr", "unit", "n", box=None, pad_edge=False)
-    for row in rows:
-        if row.step == rows[-1].step:
-            value = row.status if row.value is None else f"{row.value:.5g}"
-            error = "" if row.stderr is None else f"{row.stderr:.2g}"
-            table.add_row(str(row.step), row.probe, row.quantity, row.group, value, error, row.unit, str(row.n))
+    last_rows = [row for row in rows if row.step == rows[-1].step]
+    widths = {name: max((len(getattr(row, name)) for row in last_rows), default=0) for name in ("quantity", "group")}
+    columns = [Column(name, min_width=width) for name, width in widths.items()]
+    table = RichTable(*columns, "value", "stderr", "unit", "n", box=None, pad_edge=False)
+    for row in last_rows:
+        value = f"{row.status}: {row.note}" if row.value is None else f"{row.value:.5g}"
+        error = "" if row.stderr is None else f"{row.stderr:.2g}"
+        table.add_row(row.quantity, row.group, escape(value), error, row.unit, str(row.n))
+    out.print(f"measured at step {rows[-1].step}:" if rows else "nothing measured yet")
     out.print(table)
 
 
@@ -177,6 +184,9 @@ def _run(spec: str, overrides: list[str], arms: list[str], folder: Path, resume:
     # Refuse before the first arm runs, not before the last.
     loop.check_paths(plan, group, resume=resume)
     for planned in plan:
+        if loop.is_finished(group / planned.folder):
+            err.print(f"{planned.spec.arm}: already finished in {group / planned.folder}")
+            continue
         progress = RunProgress(planned.spec, err)
         try:
             with progress:

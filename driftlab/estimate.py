@@ -39,9 +39,9 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
         ("anchor", f"{spec.anchor.penalty}, lambda {spec.anchor.lam:g}, alpha*lambda {spec.decay:g}"),
         ("rollouts", f"{rollouts:,}"),
         ("generated tokens", f"at most {rollouts * spec.target.max_new_tokens:,}"),
-        ("host memory", f"{_size(model.host_bytes)} for master and anchor in float32, as much again while updating"),
+        ("host memory", f"{_size(model.host_bytes)} for the float32 master and base, as much again while updating"),
         ("measured at", f"{len(points)} steps: {', '.join(map(str, points))}"),
-        ("disk", f"{_size(stored)} of updates, {_size(keyframes * model.bytes_in('float32'))} of keyframes"),
+        ("updates on disk", f"{_size(stored)}, {_size(keyframes * model.bytes_in('float32'))} of keyframes"),
     ]
     if lm_eval is not None:
         lines.append(("prior tasks", f"{', '.join(lm_eval.tasks)}; at most {lm_eval.items} items each"))

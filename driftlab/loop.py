@@ -53,6 +53,11 @@ def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> R
     return store
 
 
+def is_finished(path: Path) -> bool:
+    """Whether a finished run lies in ``path``."""
+    return path.exists() and RunStore.open(path).manifest.status == "finished"
+
+
 def check_paths(plan: Sequence[PlannedRun], group: Path, *, resume: bool) -> None:
     """Refuse a plan any of whose runs could not start, before the first one does.
 

@@ -219,7 +219,7 @@ def test_peaks_are_the_first_highest_values() -> None:
 def test_sentence_says_what_the_intervals_say() -> None:
     sentence = main_sentence(build_frames([toy_run()]))
     assert re.search(r"ES: from step 0 to step 30 the target toy_target rose by 50\.0 points \(95 % interval", sentence)
-    assert "the average of 2 prior tasks fell by 10.0 points" in sentence
+    assert "the average accuracy on 2 prior tasks fell by 10.0 points" in sentence
     run = toy_run()
     flip = {"toy_choice-000": 0.0, "toy_choice-059": 1.0, "toy_rules-000": 0.0}
     base = {(e.task, e.item): e.correct for e in run.examples if e.step == 0}
@@ -284,7 +284,18 @@ def test_what_is_absent_is_listed() -> None:
     assert found["10", f"lm_eval accuracy, {TARGET}", "failed"] == "3 of 60 items failed"
     assert found["", "run", "stopped"] == "interrupted"
     assert "torn" in found["", "run", "repaired"]
-    assert build_frames([toy_run()]).problems.empty
+    only = build_frames([toy_run()]).problems
+    assert list(zip(only["what"], only["status"], strict=True)) == [("lm_eval accuracy, toy_rules", "noted")]
+
+
+def test_a_task_that_never_moves_and_weights_that_are_the_base_are_noted() -> None:
+    run = toy_run()
+    zero = [m for m in run.measurements if (m.quantity, m.group, m.step) == ("update_norm", "all", 30)]
+    rows = [*run.measurements, replace(zero[0], quantity="zero_fraction", value=1.0, unit="fraction")]
+    found = build_frames([replace(run, measurements=rows)]).problems
+    notes = dict(zip(found["what"], found["note"], strict=True))
+    assert "adds zeros" in notes["lm_eval accuracy, toy_rules"]
+    assert notes["weights"] == "the weights are exactly the base: nothing was trained"
 
 
 def test_accuracy_rows_that_their_items_do_not_give_are_reported() -> None:
@@ -294,6 +305,7 @@ def test_accuracy_rows_that_their_items_do_not_give_are_reported() -> None:
         for m in run.measurements
     ]
     problems = build_frames([replace(run, measurements=wrong)]).problems
+    problems = problems[problems["status"] != "noted"]
     assert list(problems["status"]) == ["disagrees"]
     assert problems["note"].iloc[0] == "the accuracy row says 0.9000, its 60 items give 0.5000"
 

@@ -36,6 +36,7 @@ def problem_table(
         rows += [(run.run, str(row.step), "update", "noted", row.note) for row in each(notes)]
         rows += _not_ok(own)
         rows += _absent(own, run.run, expected)
+        rows += _inert(run.run, own, examples[examples["run"] == run.run])
         rows += _disagreements(own, examples[examples["run"] == run.run])
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -59,6 +60,18 @@ def _absent(rows: pd.DataFrame, run: str, expected: Sequence[tuple[str, str, str
         absent = [str(step) for step in steps if (probe, quantity, group, step) not in seen]
         if absent:
             yield run, ", ".join(absent), f"{probe} {quantity}, {group}", "not measured", "no row stored"
+
+
+def _inert(run: str, rows: pd.DataFrame, examples: pd.DataFrame) -> Iterator[Problem]:
+    """Tasks none of whose answers ever changed, and steps at which the weights are the base again."""
+    if examples["step"].nunique() > 1:
+        verdicts = examples.groupby(["task", "item"])["correct"].nunique().groupby("task").max()
+        for task in verdicts.index[verdicts <= 1]:
+            note = "no item changed at any measured step: the task adds zeros to an average and narrows its interval"
+            yield run, "", f"lm_eval accuracy, {task}", "noted", note
+    same = rows[(rows["quantity"] == "zero_fraction") & (rows["group"] == "all") & (rows["value"] == 1.0)]
+    for row in each(same[same["step"] > 0]):
+        yield run, str(row.step), "weights", "noted", "the weights are exactly the base: nothing was trained"
 
 
 def _disagreements(rows: pd.DataFrame, examples: pd.DataFrame) -> Iterator[Problem]:

@@ -30,7 +30,8 @@ def main_sentence(frames: Frames) -> str:
         target = _moved(at_last_step(frames, frames.differences, run, task=frames.target))
         text = f"{run}: from step 0 to step {last} the target {frames.target} {target}"
         if frames.priors:
-            text += f" and the average of {prior_tasks(frames)} {_moved(at_last_step(frames, frames.averages, run))}"
+            average = _moved(at_last_step(frames, frames.averages, run))
+            text += f" and the average accuracy on {prior_tasks(frames)} {average}"
         parts.append(text)
     return "; ".join(parts) + "."
 

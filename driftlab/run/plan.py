@@ -78,7 +78,8 @@ def resolve(given: Mapping[str, Any], source: str) -> RunSpec:
     try:
         return RunSpec.model_validate(dict(given))
     except ValidationError as error:
-        first = error.errors()[0]
+        # An unknown key is often a missing one misspelt: say that first.
+        first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
         path = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
         if first["type"] == "extra_forbidden":
             raise SpecError(f"unknown key {path!r} in {source}; {_nearest(path, _keys(RunSpec))}") from None
