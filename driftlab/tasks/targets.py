@@ -9,12 +9,16 @@ from driftlab.tasks.base import Target
 from driftlab.tasks.countdown import Countdown, GeneratedCountdown
 from driftlab.tasks.countdown_examples import CountdownWithExamples
 from driftlab.tasks.embedded.countdown import EmbeddedCountdown
+from driftlab.tasks.generative.gsm8k import Gsm8k
+from driftlab.tasks.generative.proofwriter import ProofWriter
 
 TARGETS: dict[str, Target] = {
     "countdown": Countdown(),
     "countdown_examples": CountdownWithExamples(),
     "countdown_generated": GeneratedCountdown(),
     "embedded_countdown": EmbeddedCountdown(),
+    "gsm8k": Gsm8k(),
+    "proofwriter": ProofWriter(),
 }
 
 
