@@ -7,16 +7,18 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column
 from rich.table import Table as RichTable
 
-from driftlab.errors import DriftlabError, RunError
+from driftlab.errors import DriftlabError, RunError, SpecError
 from driftlab.run.store import RunStore, find_runs
+
+if TYPE_CHECKING:
+    from driftlab.run.plan import PlannedRun
 
 app = typer.Typer(
     help="What fine-tuning does to the abilities a language model was not trained on.",
@@ -34,7 +36,12 @@ OutOption = Annotated[Path, typer.Option("--out", help="Folder that holds the ru
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Override one key, for example es.population=128. Repeatable.")
 ]
+SeedsOption = Annotated[
+    str | None, typer.Option("--seeds", help="Run every arm once with each of these seeds, for example 0,1,2.")
+]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with runs that were interrupted.")]
+MARGIN = 5.0
+MarginOption = Annotated[float, typer.Option("--margin", help="Largest change that still counts as stable, in points.")]
 RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
 
 
@@ -60,9 +67,10 @@ def demo(
     out_dir: OutOption = Path("runs"),
     resume: ResumeOption = False,
     set_: SetOption = None,
+    seeds: SeedsOption = None,
 ) -> None:
     """Train the embedded model with ES, with and without anchored weight decay, and report what it did. Minutes."""
-    _run("nano-awd", set_ or [], [], out_dir, resume)
+    _run(_plan("nano-awd", set_, None, seeds), out_dir, resume)
 
 
 @app.command()
@@ -70,6 +78,7 @@ def run(
     spec: Annotated[str, typer.Argument(help="A preset's name or a .toml file.")],
     set_: SetOption = None,
     arm: Annotated[list[str] | None, typer.Option("--arm", help="Only this arm of the spec. Repeatable.")] = None,
+    seeds: SeedsOption = None,
     model: Annotated[str | None, typer.Option("--model", help="Base model: folder, .gguf file or hub id.")] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="Benchmark files in the hub's names; default $DRIFTLAB_DATA.")
@@ -84,10 +93,11 @@ def run(
         overrides.append(f"model.source={_quoted(model)}")
     if data is not None:
         overrides.append(f"data={_quoted(str(data))}")
+    plan = _plan(spec, overrides, arm, seeds)
     if dry_run:
-        _dry_run(spec, overrides, arm or [])
+        _dry_run(plan)
         return
-    _run(spec, overrides, arm or [], out_dir, resume)
+    _run(plan, out_dir, resume)
 
 
 @app.command()
@@ -96,36 +106,51 @@ def report(
     out_dir: Annotated[
         Path | None, typer.Option("--out", help="Folder for the report; default 'report' in the first folder given.")
     ] = None,
+    margin: MarginOption = MARGIN,
 ) -> None:
     """Write report.md, report.html, figures and tables for one or more runs."""
     found = [store.path for folder in runs for store in _runs_in(folder)]
-    _report(found, out_dir or runs[0] / "report")
+    _report(found, out_dir or runs[0] / "report", margin)
+
+
+@app.command()
+def power(
+    items: Annotated[int, typer.Option("--items", help="Items per task.", min=2)],
+    flips: Annotated[float, typer.Option("--flips", help="Share of items that flip by the end, 0 to 1.")],
+    checkpoints: Annotated[int, typer.Option("--checkpoints", help="Measured steps after the base.")],
+    tasks: Annotated[int, typer.Option("--tasks", help="Prior tasks, judged together with their average.")] = 4,
+    margin: MarginOption = MARGIN,
+    power_: Annotated[float, typer.Option("--power", help="Probability of finding a change, 0 to 1.")] = 0.8,
+    design_effect: Annotated[
+        float, typer.Option("--design-effect", help="Variance inflation where items come in clusters.")
+    ] = 1.0,
+) -> None:
+    """What a run will be able to see, before it is run."""
+    from driftlab.console import outlook_table
+    from driftlab.drift.power import outlook
+
+    try:
+        found = outlook(
+            items, flips, checkpoints, tasks, margin=margin / 100, power=power_, design_effect=design_effect
+        )
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+    out.print(outlook_table(found, power=power_, margin=margin))
 
 
 @app.command()
 def ls(folder: Annotated[Path, typer.Argument(help="Folder to look in.")] = Path("runs")) -> None:
     """List the runs below FOLDER."""
-    stores = _runs_in(folder)
-    # The path is what the other commands want: it is never cut.
-    path = Column("run", min_width=max(len(str(store.path)) for store in stores))
-    table = RichTable(path, "status", "arm", "target", "model", "steps", "measured", box=None, pad_edge=False)
-    for store in sorted(stores, key=lambda store: store.path):
-        spec = store.manifest.spec
-        table.add_row(
-            str(store.path),
-            store.manifest.status,
-            spec["arm"],
-            spec["target"]["task"],
-            spec["model"]["source"],
-            f"{len(store.updates())}/{spec['es']['iterations']}",
-            str(len(store.example_steps())),
-        )
-    out.print(table)
+    from driftlab.console import runs_table
+
+    out.print(runs_table(_runs_in(folder)))
 
 
 @app.command()
 def show(run_dir: RunArgument) -> None:
     """Show one run: how it ended, its settings, its provenance, its last measurements."""
+    from driftlab.console import measurement_table
+
     store = RunStore.open(run_dir)
     manifest, updates, rows = store.manifest, store.updates(), store.measurements()
     out.print(f"{manifest.run_id}  {manifest.status}" + (f": {escape(manifest.error)}" if manifest.error else ""))
@@ -134,17 +159,11 @@ def show(run_dir: RunArgument) -> None:
     out.print_json(data={"spec": manifest.spec, "model": manifest.model, "provenance": manifest.provenance})
     if updates:
         last = updates[-1]
-        out.print(f"step {last.step}: mean reward {sum(last.rewards) / len(last.rewards):.4f}, {last.weights_hash}")
-    last_rows = [row for row in rows if row.step == rows[-1].step]
-    widths = {name: max((len(getattr(row, name)) for row in last_rows), default=0) for name in ("quantity", "group")}
-    columns = [Column(name, min_width=width) for name, width in widths.items()]
-    table = RichTable(*columns, "value", "stderr", "unit", "n", box=None, pad_edge=False)
-    for row in last_rows:
-        value = f"{row.status}: {row.note}" if row.value is None else f"{row.value:.5g}"
-        error = "" if row.stderr is None else f"{row.stderr:.2g}"
-        table.add_row(row.quantity, row.group, escape(value), error, row.unit, str(row.n))
+        # A control without rollouts earns no reward.
+        reward = f"mean reward {sum(last.rewards) / len(last.rewards):.4f}" if last.rewards else "no rewards"
+        out.print(f"step {last.step}: {reward}, {last.weights_hash}")
     out.print(f"measured at step {rows[-1].step}:" if rows else "nothing measured yet")
-    out.print(table)
+    out.print(measurement_table([row for row in rows if row.step == rows[-1].step]))
 
 
 @app.command()
@@ -171,20 +190,23 @@ def models_fetch(
     out.print(f"{name} is in {fetch(name, out_dir)}")
 
 
-def _run(spec: str, overrides: list[str], arms: list[str], folder: Path, resume: bool) -> None:
-    from driftlab.run.plan import load_plan
+def _plan(spec: str, overrides: list[str] | None, arms: list[str] | None, seeds: str | None) -> list[PlannedRun]:
+    from driftlab.run.plan import load_plan, parse_seeds
 
-    plan = load_plan(spec, overrides, arms)
+    return load_plan(spec, overrides or [], arms or [], () if seeds is None else parse_seeds(seeds))
+
+
+def _run(plan: list[PlannedRun], folder: Path, resume: bool) -> None:
     specs = [planned.spec for planned in plan]
     _stay_offline([s.model.source for s in specs], [s.data for s in specs], [s.only_embedded_tasks for s in specs])
     from driftlab import loop
     from driftlab.console import RunProgress
 
     group = folder / plan[0].spec.name
-    # Refuse before the first arm runs, not before the last.
-    loop.check_paths(plan, group, resume=resume)
+    # Refuse before the first run starts, not before the last.
+    unfinished = loop.unfinished(plan, group, resume=resume)
     for planned in plan:
-        if loop.is_finished(group / planned.folder):
+        if planned not in unfinished:
             err.print(f"{planned.spec.arm}: already finished in {group / planned.folder}")
             continue
         progress = RunProgress(planned.spec, err)
@@ -198,22 +220,28 @@ def _run(spec: str, overrides: list[str], arms: list[str], folder: Path, resume:
             err.print(escape(notice))
         parts = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in progress.seconds.items())
         err.print(f"{planned.spec.arm}: {store.manifest.status} in {store.path} ({parts})")
-    _report([group / planned.folder for planned in plan], group / "report")
+    stores = _in_order([RunStore.open(group / planned.folder) for planned in plan])
+    _report([store.path for store in stores], group / "report", MARGIN)
 
 
-def _report(runs: list[Path], folder: Path) -> None:
-    from driftlab.report.frames import build_frames, read_run
-    from driftlab.report.page import write_report
+def _report(runs: list[Path], folder: Path, margin: float) -> None:
+    from driftlab.console import printable
+    from driftlab.report.frames import build_frames
+    from driftlab.report.page import check_folder, write_frames
+    from driftlab.report.runs import read_run
     from driftlab.report.tables import final_table
+    from driftlab.report.verdict_tables import seed_means_table, short_verdict_table
 
+    check_folder(folder)
+    if not 0 < margin < 100:
+        raise SpecError(f"--margin is {margin:g} points, but it must lie between 0 and 100")
     data = [read_run(path) for path in runs]
-    write_report(data, folder)
-    table = final_table(build_frames(data))
-    # Intervals stand in square brackets, which rich would take for markup.
-    shown = RichTable(*map(escape, table.columns), title=escape(table.title), title_justify="left")
-    for row in table.rows:
-        shown.add_row(*map(escape, row))
-    out.print(shown)
+    frames = build_frames(data, margin=margin / 100)
+    write_frames(frames, data, folder)
+    # A column for every run of every seed fits no terminal; the report holds them all.
+    first = seed_means_table(frames) if frames.repeated else final_table(frames)
+    for table in (first,) if frames.repeated else (first, short_verdict_table(frames)):
+        out.print(printable(table))
     out.print(f"report: {folder / 'report.html'}")
 
 
@@ -223,17 +251,30 @@ def _runs_in(folder: Path) -> list[RunStore]:
     found = find_runs(folder) if folder.is_dir() else []
     if not found:
         raise RunError(f"no runs in {folder}; 'driftlab demo' makes some in runs/")
-    # Unanchored arms first, as the presets list them: an arm keeps its colour however its report is asked for.
-    return sorted(found, key=lambda store: (store.manifest.spec["anchor"]["penalty"] != "none", str(store.path)))
+    return _in_order(found)
 
 
-def _dry_run(spec: str, overrides: list[str], arms: list[str]) -> None:
+def _in_order(stores: list[RunStore]) -> list[RunStore]:
+    """Unanchored arms, anchored arms, controls: an arm keeps its colour however its report is asked for."""
+
+    def place(store: RunStore) -> tuple[bool, bool, str, int, str]:
+        spec = store.manifest.spec
+        # Runs stored before there were controls do not name one.
+        control = spec.get("control", "none") != "none"
+        return control, spec["anchor"]["penalty"] != "none", spec["arm"], spec["seed"], str(store.path)
+
+    return sorted(stores, key=place)
+
+
+def _dry_run(plan: list[PlannedRun]) -> None:
     from driftlab.estimate import describe
-    from driftlab.run.plan import load_plan
 
-    for planned in load_plan(spec, overrides, arms):
-        table = RichTable("", planned.spec.arm, box=None, pad_edge=False)
-        for name, value in describe(planned.spec):
+    for arm in dict.fromkeys(planned.spec.arm for planned in plan):
+        runs = [planned for planned in plan if planned.spec.arm == arm]
+        # Seeds change no size: the first stands for all.
+        table = RichTable("", arm, box=None, pad_edge=False)
+        table.add_row("seed" if len(runs) == 1 else "for each of seeds", ", ".join(str(one.spec.seed) for one in runs))
+        for name, value in describe(runs[0].spec):
             table.add_row(name, value)
         out.print(table)
 

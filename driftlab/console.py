@@ -1,19 +1,29 @@
-"""What a person sees while a run goes on: a bar, a time estimate, and what is being done."""
+"""What a person sees in the terminal: progress with a time estimate, and tables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.table import Table as RichTable
 
+from driftlab.run.records import Measurement
 from driftlab.run.spec import RunSpec
-from driftlab.session import Event
+from driftlab.run.store import RunStore
+
+if TYPE_CHECKING:
+    from driftlab.drift.power import Outlook
+    from driftlab.report.formats import Table
+    from driftlab.session import Event
 
 
 class RunProgress:
-    """Listens to ``loop.run`` for one arm; ``seconds`` sums the wall time of iterations and of measurements."""
+    """Listens to ``loop.run`` for one run; ``seconds`` sums the wall time of iterations and of measurements."""
 
     def __init__(self, spec: RunSpec, console: Console) -> None:
         self.spec, self.console = spec, console
@@ -24,7 +34,7 @@ class RunProgress:
         self._reward: float | None = None
         self._bar = Progress(
             SpinnerColumn(),
-            TextColumn("{task.fields[arm]}"),
+            TextColumn("{task.fields[run]}"),
             BarColumn(bar_width=24),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
@@ -36,7 +46,8 @@ class RunProgress:
 
     def __enter__(self) -> Self:
         self._bar.start()
-        self._task = self._bar.add_task("", total=self.spec.es.iterations, arm=self.spec.arm, left="")
+        label = f"{self.spec.arm}, seed {self.spec.seed}"
+        self._task = self._bar.add_task("", total=self.spec.es.iterations, run=label, left="")
         return self
 
     def __exit__(
@@ -48,10 +59,10 @@ class RunProgress:
         if event.kind == "iteration":
             self._add("iterations", event)
             self._reward = event.reward
-            words = f"reward {event.reward:.3f}"
+            words = self._reward_words()
         elif event.kind == "measured":
             self._add("measurements", event)
-            words = "" if self._reward is None else f"reward {self._reward:.3f}"
+            words = self._reward_words()
         elif event.kind == "loading":
             words = f"loading {event.detail}"
         else:
@@ -60,6 +71,10 @@ class RunProgress:
             self._step = event.step
         assert self._task is not None
         self._bar.update(self._task, completed=self._step, description=words, left=self._left(self._step), refresh=True)
+
+    def _reward_words(self) -> str:
+        """Empty before the first iteration, and for a control, which earns no reward."""
+        return "" if self._reward is None else f"reward {self._reward:.3f}"
 
     def _add(self, part: str, event: Event) -> None:
         self.seconds[part] += event.seconds
@@ -73,3 +88,60 @@ class RunProgress:
         left = (self.spec.es.iterations - step) * self.seconds["iterations"] / self._counts["iterations"]
         left += points * self.seconds["measurements"] / self._counts["measurements"]
         return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+
+
+def runs_table(stores: Sequence[RunStore]) -> RichTable:
+    """The runs of a folder, by path, which is what the other commands want: it is never cut."""
+    path = Column("run", min_width=max(len(str(store.path)) for store in stores))
+    table = RichTable(path, "status", "arm", "target", "model", "steps", "measured", box=None, pad_edge=False)
+    for store in sorted(stores, key=lambda store: store.path):
+        spec = store.manifest.spec
+        table.add_row(
+            str(store.path),
+            store.manifest.status,
+            spec["arm"],
+            spec["target"]["task"],
+            spec["model"]["source"],
+            f"{len(store.updates())}/{spec['es']['iterations']}",
+            str(len(store.example_steps())),
+        )
+    return table
+
+
+def measurement_table(rows: Sequence[Measurement]) -> RichTable:
+    """Stored measurements, names never cut."""
+    widths = {name: max((len(getattr(row, name)) for row in rows), default=0) for name in ("quantity", "group")}
+    columns = [Column(name, min_width=width) for name, width in widths.items()]
+    table = RichTable(*columns, "value", "stderr", "unit", "n", box=None, pad_edge=False)
+    for row in rows:
+        value = f"{row.status}: {row.note}" if row.value is None else f"{row.value:.5g}"
+        error = "" if row.stderr is None else f"{row.stderr:.2g}"
+        table.add_row(row.quantity, row.group, escape(value), error, row.unit, str(row.n))
+    return table
+
+
+def printable(table: Table) -> RichTable:
+    """A report's table; intervals stand in square brackets, which rich would take for markup."""
+    columns = [Column(escape(name), overflow="fold") for name in table.columns]
+    shown = RichTable(*columns, title=escape(table.title), title_justify="left")
+    for row in table.rows:
+        shown.add_row(*map(escape, row))
+    return shown
+
+
+def outlook_table(found: Outlook, *, power: float, margin: float) -> RichTable:
+    """What a planned run will be able to see; ``margin`` in points."""
+    table = RichTable("", "points or items", box=None, pad_edge=False)
+
+    def points(value: float) -> str:
+        return f"{100 * value:.1f} points"
+
+    table.add_row(f"change visible with power {power:g}, by a run's verdicts", points(found.visible))
+    table.add_row("the same by one uncorrected comparison, final with base", points(found.visible_once))
+    table.add_row("half width of the verdicts' interval at the end", points(found.half_width))
+    table.add_row("critical value of the verdicts, of one comparison", f"{found.verdicts:.2f}, {found.one_look:.2f}")
+    for size, needed in found.needed.items():
+        text = "more items must flip" if needed is None else f"{needed:,} items"
+        table.add_row(f"to see {100 * size:g} points", text)
+    table.add_row(f"to call an unchanged task stable (±{margin:g} points)", f"{found.items_for_stable:,} items")
+    return table

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from driftlab.models.plan import plan_model
-from driftlab.run.spec import RunSpec
+from driftlab.run.spec import Control, RunSpec
 
 # Measured on a stored run: seeds, coefficients and rewards of one member in updates.jsonl, as JSON text.
 _BYTES_PER_MEMBER = 37
 _BYTES_PER_UPDATE = 420
+
+_CONTROLS: Mapping[Control, str] = {
+    "none": "none, rewards steer the updates",
+    "shuffled-reward": "shuffled-reward: a random walk of ES's own step sizes",
+    "random-direction": "random-direction: a straight line of the random walk's length",
+    "base": "base: no update, the base model measured again",
+}
 
 
 def describe(spec: RunSpec) -> list[tuple[str, str]]:
@@ -17,10 +26,11 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
         DriftlabError: the model's configuration cannot be had.
     """
     model, es = plan_model(spec.model.source), spec.es
-    rollouts = es.population * es.iterations * spec.target.train_items
+    members = es.population if spec.rolls_out else 0
+    rollouts = members * es.iterations * spec.target.train_items
     points = spec.measured_steps()
     keyframes = 0 if spec.keyframes_every is None else es.iterations // spec.keyframes_every
-    stored = es.iterations * (_BYTES_PER_UPDATE + _BYTES_PER_MEMBER * es.population)
+    stored = es.iterations * (_BYTES_PER_UPDATE + _BYTES_PER_MEMBER * members)
     download = model.download_bytes
     lm_eval, kl = spec.probes.lm_eval, spec.probes.kl
     lines = [
@@ -34,7 +44,8 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
             "target",
             f"{spec.target.task}, {spec.target.train_items} prompts, at most {spec.target.max_new_tokens} tokens",
         ),
-        ("members", f"{es.population} per iteration" + (" (mirrored pairs)" if es.mirrored else "")),
+        ("control", _CONTROLS[spec.control]),
+        ("members", f"{members} per iteration" + (" (mirrored pairs)" if members and es.mirrored else "")),
         ("iterations", f"{es.iterations}, sigma {es.sigma:g}, alpha {es.step_scale:g}"),
         ("anchor", f"{spec.anchor.penalty}, lambda {spec.anchor.lam:g}, alpha*lambda {spec.decay:g}"),
         ("rollouts", f"{rollouts:,}"),
@@ -45,6 +56,9 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
     ]
     if lm_eval is not None:
         lines.append(("prior tasks", f"{', '.join(lm_eval.tasks)}; at most {lm_eval.items} items each"))
+    if spec.probes.floor is not None:
+        own = "all items" if spec.probes.floor.items is None else f"at most {spec.probes.floor.items} items each"
+        lines.append(("noise floor", f"the base scored 2 or 3 more times at step 0, {own}"))
     if kl is not None:
         lines.append(("reference texts", f"{kl.sequences} of at most {kl.max_new_tokens} tokens for each task"))
     return lines

@@ -16,7 +16,7 @@ from driftlab.run.records import Example, Measurement, Update
 from driftlab.run.spec import RunSpec
 from driftlab.run.store import SCHEMA, Manifest, RunStore
 from driftlab.session import Event, Listener, Session, prepare
-from driftlab.trainers.es import EsTrainer
+from driftlab.trainers.controls import TRAINERS
 
 
 def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> RunStore:
@@ -35,7 +35,7 @@ def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> R
     listen(Event(kind="loading", step=len(updates), detail=spec.model.source))
     session = prepare(spec, None if store is None else store.references(), listen)
     if store is None:
-        store = RunStore.create(path, _manifest(planned, session), session.references)
+        store = RunStore.create(path, _manifest(planned, session), session.references, session.item_texts)
     else:
         _check_same(store, session)
         _check_packages(store, spec)
@@ -53,25 +53,24 @@ def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> R
     return store
 
 
-def is_finished(path: Path) -> bool:
-    """Whether a finished run lies in ``path``."""
-    return path.exists() and RunStore.open(path).manifest.status == "finished"
-
-
-def check_paths(plan: Sequence[PlannedRun], group: Path, *, resume: bool) -> None:
-    """Refuse a plan any of whose runs could not start, before the first one does.
+def unfinished(plan: Sequence[PlannedRun], group: Path, *, resume: bool) -> list[PlannedRun]:
+    """The runs of ``plan`` still to be run in ``group``; a plan any of whose runs could not start is refused whole.
 
     Raises:
         RunError: a run exists without ``resume``, or was started with another spec.
     """
-    for planned in plan:
-        _existing(group / planned.folder, planned.spec, resume)
+    stores = [_existing(group / planned.folder, planned.spec, resume) for planned in plan]
+    return [
+        planned
+        for planned, store in zip(plan, stores, strict=True)
+        if store is None or store.manifest.status != "finished"
+    ]
 
 
 def _train(session: Session, store: RunStore, updates: list[Update], measured: set[int], listen: Listener) -> None:
     spec = session.spec
     state = rebuild(store, session.base.weights, updates, len(updates), threads=spec.threads)
-    trainer = EsTrainer(spec, state, session.rollouts, session.target, session.items, session.prompts)
+    trainer = TRAINERS[spec.control](spec, state, session.rollouts, session.target, session.items, session.prompts)
     scheduled = set(spec.measured_steps())
     for step in sorted(scheduled - measured):
         if step < state.step:
@@ -97,7 +96,7 @@ def _train(session: Session, store: RunStore, updates: list[Update], measured: s
                 kind="iteration",
                 step=update.step,
                 seconds=update.seconds["total"],
-                reward=sum(update.rewards) / len(update.rewards),
+                reward=sum(update.rewards) / len(update.rewards) if update.rewards else None,
             )
         )
 

@@ -12,10 +12,12 @@ from driftlab.engines.population import Rollouts, SequentialRollouts, StackedRol
 from driftlab.engines.transformers import TransformersEngine
 from driftlab.models.base import DTYPES, BaseModel, load_base
 from driftlab.probes.base import Probe
+from driftlab.probes.floor import FloorProbe
 from driftlab.probes.kl import KlProbe
 from driftlab.probes.lm_eval import LmEvalProbe
 from driftlab.probes.weights import WeightsProbe
 from driftlab.run.spec import RunSpec
+from driftlab.run.store import ItemTexts
 from driftlab.tasks.base import Item, Target
 from driftlab.tasks.targets import target as find_target
 
@@ -40,7 +42,10 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """Everything a run needs, loaded and checked, before anything is written."""
+    """Everything a run needs, loaded and checked, before anything is written.
+
+    ``items`` and ``prompts`` are those of the training batch, ``item_texts`` those that the lm_eval probe measures.
+    """
 
     spec: RunSpec
     base: BaseModel
@@ -52,6 +57,7 @@ class Session:
     probes: tuple[Probe, ...]
     task_hashes: Mapping[str, str]
     references: Mapping[str, Any]
+    item_texts: ItemTexts
 
 
 def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listener) -> Session:
@@ -78,6 +84,9 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
     if harness is not None:
         probes.append(harness)
         hashes = {task: harness.settings_hash(task) for task in _measured_tasks(spec, target)}
+    floor = _floor_probe(spec, harness, listen)
+    if floor is not None:
+        probes.append(floor)
     kl = _kl_probe(spec, target, engine, harness, prompts, references, listen)
     if kl is not None:
         probes.append(kl)
@@ -92,6 +101,7 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         probes=tuple(probes),
         task_hashes=hashes,
         references={} if kl is None else kl.references,
+        item_texts={} if harness is None else harness.item_texts(),
     )
 
 
@@ -112,6 +122,19 @@ def _lm_eval_probe(spec: RunSpec, target: Target, engine: TransformersEngine, li
     )
     probe.prepare(engine)
     return probe
+
+
+def _floor_probe(spec: RunSpec, harness: LmEvalProbe | None, listen: Listener) -> FloorProbe | None:
+    """Its items and orders are drawn with the seed that drew the items of ``harness``."""
+    settings, scored = spec.probes.floor, spec.probes.lm_eval
+    if settings is None or scored is None or harness is None:
+        return None
+    return FloorProbe(
+        harness,
+        items=settings.items,
+        seed=scored.seed,
+        progress=lambda task: listen(Event(kind="probing", detail=f"noise floor of {task} done")),
+    )
 
 
 def _kl_probe(

@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from driftlab.cli import _in_order
+from driftlab.run.store import RunStore
 from tests.test_loop import TOML, files
+from tests.test_store import MANIFEST
 
 BASE_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -49,6 +53,12 @@ def folder(tmp_path: Path) -> Path:
         (["show", "nowhere"], "run.json is missing"),
         (["ls", "nowhere"], "driftlab demo"),
         (["report", "nowhere"], "no runs in nowhere"),
+        (["run", "tiny.toml", "--seeds", ""], "--seeds takes whole numbers"),
+        (["run", "tiny.toml", "--seeds", "-1,0"], "got '-1' in '-1,0'"),
+        (["run", "tiny.toml", "--seeds", "0,1,0"], "names seed 0 more than once"),
+        (["run", "tiny.toml", "--seeds", "0,1", "--set", "seed=3"], "both name the seed"),
+        (["demo", "--seeds", "one"], "--seeds takes whole numbers"),
+        (["run", "tiny.toml", "--set", 'control="base"'], "a base arm takes no anchor"),
         (["models", "fetch", "smollm"], "smollm2-135m"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -95,7 +105,7 @@ def test_run_resume_report_show_export_and_corruption(folder):
     assert "updates.jsonl line 1" in broken.stderr
     assert not (folder / "broken").exists()
     manifest = run / "run.json"
-    manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 9'))
+    manifest.write_text(re.sub(r'"schema": \d+', '"schema": 9', manifest.read_text()))
     assert "schema 9; this driftlab reads schema 1" in driftlab("show", "runs/tiny/es-s0", cwd=folder).stderr
 
 
@@ -124,6 +134,63 @@ def test_killed_and_resumed_equals_uninterrupted(folder, sign):
     assert updates.read_bytes().count(b"\n") < 12
     assert driftlab(*arguments, "--resume", cwd=folder).returncode == 0
     assert files(folder / "runs" / "tiny" / "es-s0") == files(folder / "whole" / "tiny" / "es-s0")
+
+
+ARMS = """
+[arms."a shuffle"]
+control = "shuffled-reward"
+[arms."ES"]
+anchor = { penalty = "none", lambda = 0.0 }
+"""
+
+
+def test_several_seeds_are_several_runs_and_one_report(folder):
+    """Two arms and two seeds, seed by seed; and the same report when it is asked for by the folder."""
+    (folder / "arms.toml").write_text(TOML + ARMS)
+    result = driftlab("run", "arms.toml", "--set", "es.iterations=1", "--seeds", "3,1", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    ended = [line.split(" in ")[1].split(" ")[0] for line in result.stderr.splitlines() if ": finished in " in line]
+    assert ended == [f"runs/tiny/{name}" for name in ("a-shuffle-s3", "es-s3", "a-shuffle-s1", "es-s1")]
+    # The terminal shows means over the two seeds, an arm a row.
+    assert re.search(r"│ ES +│ 2 +│", result.stdout)
+    assert re.search(r"│ a shuffle +│ 2 +│", result.stdout)
+    # Controls come last, whatever the names and the order of the file.
+    report = folder / "runs" / "tiny" / "report"
+    text = (report / "report.md").read_text()
+    assert text.index("ES, seed 1") < text.index("ES, seed 3") < text.index("a shuffle, seed 1")
+    assert driftlab("report", "runs/tiny", "--out", "again", cwd=folder).returncode == 0
+    assert files(folder / "again", updates=False) == files(report, updates=False)
+
+
+def test_controls_come_last_in_a_report():
+    """By control, anchor, arm, seed and path; a run stored before there were controls names none."""
+    described = [
+        ("random-direction", "none", "walk", 0),
+        (None, "none", "z plain", 0),
+        ("none", "l2", "a anchored", 0),
+        ("none", "none", "ES", 2),
+        ("none", "none", "ES", 10),
+        ("none", "l1", "a anchored", 1),
+        ("base", "none", "a base", 0),
+        ("shuffled-reward", "l2", "a anchored shuffle", 0),
+    ]
+    stores = []
+    for index, (control, penalty, arm, seed) in enumerate(described):
+        spec = {"anchor": {"penalty": penalty}, "arm": arm, "seed": seed, "control": control}
+        if control is None:
+            del spec["control"]
+        stores.append(RunStore(Path(f"run-{index}"), replace(MANIFEST, spec=spec), []))
+    assert [int(store.path.name[4:]) for store in _in_order(stores)] == [3, 4, 1, 2, 5, 6, 0, 7]
+
+
+def test_a_dry_run_of_several_seeds_names_them(folder):
+    """One table an arm: seeds do not change sizes. Nothing is written."""
+    (folder / "arms.toml").write_text(TOML + ARMS)
+    result = driftlab("run", "arms.toml", "--dry-run", "--seeds", "0,1,2", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert re.findall(r"for each of seeds +(.*?) *\n", result.stdout) == ["0, 1, 2"] * 2
+    assert result.stdout.count("base model ") == 2
+    assert sorted(entry.name for entry in folder.iterdir()) == ["arms.toml", "tiny.toml"]
 
 
 def test_dry_run_of_the_papers_setting(tmp_path):

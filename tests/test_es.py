@@ -148,6 +148,23 @@ class TestUpdate:
         assert geometry.norm == 0.0
         assert all(np.array_equal(weights[name], w) for name, w in tensors(0).items())
 
+    def test_no_noise_is_no_change_of_any_bit(self):
+        """Zero coefficients add +0.0 and so lose the sign of a -0.0; an update without seeds must not."""
+        weights = {"a.weight": np.float32([-0.0, 0.0, 1.5, -2.0])}
+        before = weights["a.weight"].tobytes()
+        _, geometry = apply_step(
+            weights, tensors(0) | weights, step(seeds=(), coefficients=()), previous=None, threads=1
+        )
+        assert weights["a.weight"].tobytes() == before
+        assert (geometry.norm, geometry.cosine) == (0.0, None)
+
+    def test_the_anchor_still_acts_without_noise(self):
+        """theta = 3 beside base 1 keeps three quarters of the difference."""
+        weights, base = {"w": np.float32([3.0])}, {"w": np.float32([1.0])}
+        still = step(seeds=(), coefficients=(), penalty="l2", decay=0.25)
+        apply_step(weights, base, still, previous=None, threads=1)
+        assert weights["w"].tolist() == [2.5]
+
     def test_member_is_new_memory(self):
         theta = tensors()["a.weight"]
         before = theta.copy()

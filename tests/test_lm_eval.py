@@ -22,8 +22,10 @@ from driftlab.errors import DriftlabError, MissingDataError
 from driftlab.probes.base import Checkpoint
 from driftlab.probes.lm_eval import LmEvalProbe, _Harness, _load
 from driftlab.probes.lm_eval_batches import choice_batches, score_choices, sharing_works
-from driftlab.probes.lm_eval_plan import untouched
-from driftlab.probes.lm_eval_rows import mean_and_error
+from driftlab.probes.lm_eval_plan import Choice, Prepared, judge_generated, prepare
+from driftlab.probes.lm_eval_rows import Question, identify, judge_choice, mean_and_error, stratum, task_rows
+from driftlab.probes.no_trace import untouched
+from driftlab.run.records import Measurement
 
 EMBEDDED = ["embedded_continuation", "embedded_knowledge", "embedded_rules"]
 FROM_FOLDER = ["arc_challenge", "hellaswag", "leaderboard_mmlu_pro", "proofwriter"]
@@ -85,7 +87,7 @@ def weights_hash(model: torch.nn.Module) -> str:
 
 
 def indices(measured_by: LmEvalProbe, task: str) -> list[int]:
-    prepared = measured_by._prepared[task]
+    prepared = measured_by.prepared[task]
     return [prepared.instances[question.requests.start].doc_id for question in prepared.questions]
 
 
@@ -96,7 +98,9 @@ def state_kept() -> Iterator[None]:
         yield
 
 
-def reference(engine: Any, measured_by: LmEvalProbe, task: str, data: Path | None) -> list[dict[str, Any]]:
+def reference(
+    engine: Any, measured_by: LmEvalProbe, task: str, data: Path | None, *, chat: bool = False
+) -> list[dict[str, Any]]:
     """Per item what ``lm_eval.simple_evaluate`` says on the same ids; of several filters the last."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
@@ -116,6 +120,7 @@ def reference(engine: Any, measured_by: LmEvalProbe, task: str, data: Path | Non
             task_manager=TaskManager(include_defaults=False),  # it would index every task of lm-eval each time
             samples=samples,
             fewshot_random_seed=3,
+            apply_chat_template=chat,
             bootstrap_iters=0,
             log_samples=True,
         )
@@ -137,10 +142,15 @@ def test_choices_equal_simple_evaluate_per_item(task: str, request: pytest.Fixtu
         measured = subject.measure(checkpoint(), engine)
         theirs = reference(engine, subject, task, data)
         assert [example.correct for example in measured.examples] == [headline(row) for row in theirs]
-        for example, row, question in zip(measured.examples, theirs, subject._prepared[task].questions, strict=True):
+        for example, row, question in zip(measured.examples, theirs, subject.prepared[task].questions, strict=True):
             likelihoods = np.array([float(response[0][0]) for response in row["resps"]])
             right = np.isin(np.arange(len(likelihoods)), question.gold)
             assert example.score == pytest.approx(likelihoods[right].max() - likelihoods[~right].max(), abs=2e-3)
+            # What was asked holds the choices: a continuation is the delimiter, a space, and the choice.
+            choices = [arguments[1].removeprefix(" ") for arguments in row["arguments"]]
+            lengths = [len(choice) if "acc_norm" in row else 1 for choice in choices]
+            assert example.answer == choices[int(np.argmax(likelihoods / lengths))]
+            assert example.stratum == row["doc"].get("category")
         accuracy = measured.measurements[0]
         assert accuracy.quantity == "accuracy"
         assert accuracy.value == pytest.approx(np.mean([headline(row) for row in theirs]))
@@ -156,6 +166,197 @@ def test_generated_answers_equal_simple_evaluate_per_item(task: str, request: py
         theirs = reference(engine, subject, task, data)
         assert [example.output for example in measured.examples] == [row["resps"][0][0] for row in theirs]
         assert [example.correct for example in measured.examples] == [headline(row) for row in theirs]
+
+
+def rows_of(measurements: Any) -> dict[str, Measurement]:
+    return {row.quantity: row for row in measurements}
+
+
+def test_the_chat_template_is_for_generated_answers_only(data_dir: Path) -> None:
+    """Choices are asked as without one; answers are asked as ``simple_evaluate`` does it with the template."""
+    engine = tiny_engine()
+    engine.tokenizer.chat_template = (
+        "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}[assistant] {% endif %}"
+    )
+    plain, subject = (probe(["gsm8k", "proofwriter"], data_dir, items=3, chat=chat) for chat in (False, True))
+    plain.prepare(engine)
+    subject.prepare(engine)
+    assert subject.settings_hash("proofwriter") == plain.settings_hash("proofwriter")
+    theirs = reference(engine, subject, "gsm8k", data_dir, chat=True)
+    prompts = [instance.args[0] for instance in subject.prepared["gsm8k"].instances]
+    assert prompts == [row["arguments"][0][0] for row in theirs]
+    assert all(prompt.count("[user] Question:") == 6 and prompt.endswith("[assistant] ") for prompt in prompts)
+    measured = subject.measure(checkpoint(), engine)
+    outputs = [example.output for example in measured.examples if example.task == "gsm8k"]
+    assert outputs == [row["resps"][0][0] for row in theirs]
+
+
+def test_texts_and_chance_of_the_documents(data_dir: Path) -> None:
+    """Against the benchmark's own files: question without few-shot examples, right answer, and 1/number of options."""
+    names = ["leaderboard_mmlu_pro", "hellaswag", "gsm8k", "embedded_countdown"]
+    engine, subject = tiny_engine(max_length=50_000), probe(names, data_dir, items=5)
+    subject.prepare(engine)
+    texts = subject.item_texts()
+    assert texts.keys() == set(names)
+    measured = subject.measure(checkpoint(), engine)
+    assert {(e.task, e.item) for e in measured.examples} == {(t, item) for t, items in texts.items() for item in items}
+    chance = {row.group: row for row in measured.measurements if row.quantity == "chance"}
+    documents = {name: {q.item: q.doc for q in subject.prepared[name].questions} for name in names}
+
+    options = [len(doc["options"]) for doc in documents["leaderboard_mmlu_pro"].values()]
+    assert chance["leaderboard_mmlu_pro"].value == pytest.approx(sum(1 / count for count in options) / 5, abs=1e-15)
+    assert (chance["hellaswag"].value, chance["hellaswag"].note) == (0.25, None)
+    for free in ("gsm8k", "embedded_countdown"):
+        assert (chance[free].value, chance[free].stderr, chance[free].note) == (0.0, None, "free-form answer")
+
+    for item, doc in documents["leaderboard_mmlu_pro"].items():
+        lines = [doc["question"], *(f"{'ABCDEFGHIJ'[i]}. {text}" for i, text in enumerate(doc["options"]))]
+        assert texts["leaderboard_mmlu_pro"][item] == {
+            "question": "\n".join([*lines, "Answer:"]),
+            "right": doc["answer"],
+        }
+    for item, doc in documents["hellaswag"].items():
+        assert texts["hellaswag"][item] == {"question": doc["query"], "right": doc["choices"][int(doc["label"])]}
+    for item, doc in documents["gsm8k"].items():
+        expected = {"question": f"Question: {doc['question']}\nAnswer:", "right": doc["answer"]}
+        assert texts["gsm8k"][item] == expected
+    for item, doc in documents["embedded_countdown"].items():
+        assert texts["embedded_countdown"][item] == {"question": doc["query"], "right": doc["solution"]}
+
+
+def hand_made(**config: Any) -> Any:
+    """A real lm-eval task on a few documents."""
+    from datasets import Dataset
+    from lm_eval.api.task import ConfigurableTask
+
+    docs = config.pop("docs")
+    return ConfigurableTask(
+        config={
+            "task": "hand_made",
+            "custom_dataset": lambda **_: {"test": Dataset.from_list(docs)},
+            "test_split": "test",
+        }
+        | config
+    )
+
+
+def prepared_by_hand(task: Any) -> Prepared:
+    engine = tiny_engine()
+    choice = Choice(items=99, seed=0, batch_size=8, chat=False, max_gen_toks={})
+    with state_kept():
+        return prepare("hand_made", [task], _Harness(engine, 8), choice)
+
+
+def test_answers_that_were_read_and_accuracy_among_them() -> None:
+    """Five outputs, of which four can be read and three are right; a scorer that says what a guess is worth.
+
+    By hand: accuracy 3/5; among the parsed 3/4, their error sqrt(sum of squared residuals)/4 with the factor 4/3,
+    where two items share a theory: residuals (1/4 + 1/4), 1/4, -3/4, so 3 clusters and the factor 3/2.
+    """
+    docs = [{"n": i, "right": f"word{i}", "theory": "T" if i < 2 else f"T{i}", "options": i + 1} for i in range(5)]
+
+    def score(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+        read = results[0] != "[invalid]"
+        return {"acc": float(results[0] == doc["right"]), "parsed": float(read), "chance": 1 / doc["options"]}
+
+    task = hand_made(
+        docs=docs,
+        output_type="generate_until",
+        doc_to_text=lambda doc: f"Say word {doc['n']}:",
+        doc_to_target=lambda doc: doc["right"],
+        process_results=score,
+        generation_kwargs={"until": ["\n"]},
+        filter_list=[
+            {
+                "name": "word",
+                "filter": [{"function": "regex", "regex_pattern": r"(word\d)"}, {"function": "take_first"}],
+            }
+        ],
+    )
+    prepared = prepared_by_hand(task)
+    outputs = ["so word0.", "word1", "no idea", "(word3)", "word2, I think"]
+    verdicts, note = judge_generated(prepared, [(text, False) for text in outputs])
+    measurements, examples = task_rows(0, "hand_made", prepared.questions, verdicts, note=note)
+    assert [example.answer for example in examples] == ["word0", "word1", None, "word3", "word2"]
+    assert [example.parsed for example in examples] == [True, True, False, True, True]
+    rows = rows_of(measurements)
+    assert (rows["accuracy"].value, rows["accuracy"].n, rows["accuracy"].n_unparsed) == (0.6, 5, 1)
+    read = rows["accuracy_parsed"]
+    assert (read.value, read.n, read.n_failed, read.n_unparsed) == (0.75, 4, 0, 0)
+    assert read.stderr == pytest.approx(np.sqrt((0.5**2 + 0.25**2 + 0.75**2) * 3 / 2) / 4, rel=1e-12)
+    assert rows["unparsed_fraction"].value == 0.2
+    chance = rows["chance"]
+    assert chance.value == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5) / 5, rel=1e-15)
+    assert (chance.stderr, chance.n, chance.note) == (None, 5, None)
+    assert list(rows) == ["accuracy", "chance", "accuracy_parsed", "unparsed_fraction", "truncated_fraction"]
+
+    verdicts, note = judge_generated(prepared, [("no idea", False)] * 5)
+    none = rows_of(task_rows(0, "hand_made", prepared.questions, verdicts, note=note)[0])["accuracy_parsed"]
+    assert (none.value, none.stderr, none.n, none.status, none.note) == (
+        None,
+        None,
+        0,
+        "skipped",
+        "no answer could be read",
+    )
+
+
+def test_what_a_scorer_of_ours_reads_is_the_answer(data_dir: Path) -> None:
+    """Without a filter the scorer reads the output itself; the module that holds it says what it read."""
+    engine, subject = tiny_engine(), probe(["proofwriter_generative"], data_dir, items=4)
+    subject.prepare(engine)
+    prepared = subject.prepared["proofwriter_generative"]
+    outputs = ["It follows.\nAnswer: True", "Answer: unknown", "I think it is True", ""]
+    verdicts, _ = judge_generated(prepared, [(text, False) for text in outputs])
+    assert [verdict.answer for verdict in verdicts] == ["True", "Unknown", None, None]
+    assert [verdict.parsed for verdict in verdicts] == [True, True, False, False]
+    assert [verdict.chance for verdict in verdicts] == [1 / 3] * 4
+    right = [str(question.doc["answer"]) for question in prepared.questions]
+    assert [verdict.correct for verdict in verdicts] == [right[0] == "True", right[1] == "Unknown", 0.0, 0.0]
+
+
+def test_an_output_that_is_taken_as_it_is_is_stored_once() -> None:
+    """Embedded Countdown has neither a filter nor a function that reads."""
+    engine, subject = tiny_engine(), probe(["embedded_countdown"], items=3)
+    subject.prepare(engine)
+    prepared = subject.prepared["embedded_countdown"]
+    outputs = [question.doc["solution"] for question in prepared.questions]
+    verdicts, _ = judge_generated(prepared, [(text, False) for text in outputs])
+    assert [verdict.output for verdict in verdicts] == outputs
+    assert [(verdict.correct, verdict.parsed, verdict.answer) for verdict in verdicts] == [(1.0, True, None)] * 3
+
+
+def test_several_right_answers_and_choices_that_are_beginnings() -> None:
+    """Documents by hand; of three choices two are right, so that a guess is right in two of three cases."""
+    several = hand_made(
+        docs=[{"query": "Even?", "choices": ["2", "3", "4"], "gold": [0, 2], "category": 7}],
+        output_type="multiple_choice",
+        doc_to_text="{{query}}",
+        doc_to_choice="{{choices}}",
+        doc_to_target="{{gold}}",
+    )
+    (question,) = prepared_by_hand(several).questions
+    assert (question.text, question.right, question.choices) == ("Even?", "2 | 4", ("2", "3", "4"))
+    assert question.stratum == "7"
+    verdict = judge_choice(question, np.array([-1.0, -3.0, -2.0]), normalised=False)
+    assert (verdict.chance, verdict.correct, verdict.score, verdict.answer) == (2 / 3, 1.0, 2.0, "2")
+
+    beginnings = hand_made(
+        docs=[{"ends": "was late.", "choices": ["Ann", "Bob"], "gold": 1}],
+        output_type="multiple_choice",
+        doc_to_text=lambda doc: doc["gold"],
+        doc_to_choice="{{choices}}",
+        doc_to_target=lambda doc: doc["ends"],
+    )
+    (question,) = prepared_by_hand(beginnings).questions
+    assert (question.text, question.right, question.stratum) == ("was late.", "Bob", None)
+
+
+def test_a_category_is_a_stratum_and_no_cluster() -> None:
+    docs = [{"q": 1, "category": "law"}, {"q": 2, "category": "law"}, {"q": 3, "category": ""}, {"q": 4}]
+    assert [stratum(doc) for doc in docs] == ["law", "law", "", None]
+    assert len({cluster for _, cluster in identify(docs)}) == 4
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -288,7 +489,7 @@ def test_contexts_are_a_seeded_sample_of_the_prompts(data_dir: Path) -> None:
     assert contexts == subject.contexts("piqa", 5, 0)
     assert contexts != subject.contexts("piqa", 5, 1)
     assert len(set(contexts)) == 5
-    assert sorted(subject.contexts("piqa", 100, 0)) == sorted({i.args[0] for i in subject._prepared["piqa"].instances})
+    assert sorted(subject.contexts("piqa", 100, 0)) == sorted({i.args[0] for i in subject.prepared["piqa"].instances})
     assert all(context.startswith("Question: ") and context.endswith("\nAnswer:") for context in contexts)
 
 
@@ -299,7 +500,7 @@ def test_groups_count_as_one_task(data_dir: Path) -> None:
     measured = subject.measure(checkpoint(), engine)
     assert {row.group for row in measured.measurements} == {"mmlu_pro"}
     assert measured.measurements[0].n == 5
-    assert len({question.task.task_name for question in subject._prepared["mmlu_pro"].questions}) > 1
+    assert len({question.task.task_name for question in subject.prepared["mmlu_pro"].questions}) > 1
 
 
 def test_truncation_is_counted() -> None:
@@ -317,19 +518,55 @@ def test_truncation_is_counted() -> None:
     assert rows["accuracy"].n_unparsed == 5
 
 
-def test_flat_and_not_finite_likelihoods_are_named(data_dir: Path) -> None:
+def question(choices: tuple[str, ...], gold: tuple[int, ...]) -> Question:
+    """A question of which only the choices matter."""
+    texts = dict.fromkeys(("text", "right"), "")
+    return Question(
+        item=str(choices), cluster=str(choices), stratum=None, doc={}, task=None, requests=range(len(choices)),
+        choices=choices, gold=gold, **texts,
+    )  # fmt: skip
+
+
+def test_choices_that_tie_count_as_the_first_and_are_named() -> None:
+    """Two items, one of which ties: right by luck, and the note says so."""
+    questions = [question(("a", "b"), (0,)), question(("a", "c"), (1,))]
+    scores = [np.array([-2.0, -2.0]), np.array([-2.0, -1.0])]
+    verdicts = [judge_choice(q, s, normalised=False) for q, s in zip(questions, scores, strict=True)]
+    measurements, examples = task_rows(0, "t", questions, verdicts)
+    assert [example.answer for example in examples] == ["a", "c"]
+    assert measurements[0].value == 1.0
+    assert measurements[0].note is not None
+    assert measurements[0].note.startswith("1 items give every choice the same log-likelihood")
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("choices", [("a", "bb", "ccc", "d"), ("alone",)])
+def test_scores_that_tell_nothing_apart_are_no_accuracy(choices: tuple[str, ...], normalised: bool) -> None:
+    """A scorer that always returns 0 would keep an accuracy of 1/4 for ever: so often is the first choice right."""
+    questions = [question((*choices[:-1], f"{choices[-1]}{i}"), (i % len(choices),)) for i in range(8)]
+    verdicts = [judge_choice(q, np.zeros(len(choices)), normalised=normalised) for q in questions]
+    measurements, examples = task_rows(5, "t", questions, verdicts)
+    assert [(r.quantity, r.step, r.status, r.value, r.n, r.n_failed) for r in measurements] == [
+        ("accuracy", 5, "failed", None, 8, 8)
+    ]
+    assert measurements[0].note is not None
+    assert "the same log-likelihood" in measurements[0].note
+    assert examples == []
+
+
+def test_flat_and_not_finite_likelihoods_of_a_model_are_failures(data_dir: Path) -> None:
+    """A final norm of zero makes all logits equal, and MMLU-Pro's choices are one token each."""
     engine, subject = tiny_engine(), probe(["leaderboard_mmlu_pro"], data_dir, items=4)
     subject.prepare(engine)
-    with torch.no_grad():
-        engine.model.model.norm.weight.zero_()
-    row = subject.measure(checkpoint(), engine).measurements[0]
-    assert row.note is not None
-    assert "4 items give every choice the same log-likelihood" in row.note
-    with torch.no_grad():
-        engine.model.model.norm.weight.fill_(float("nan"))
-    measured = subject.measure(checkpoint(), engine)
-    assert [(row.status, row.value, row.n_failed) for row in measured.measurements] == [("failed", None, 4)]
-    assert measured.examples == ()
+    for broken, reason in ((0.0, "the same log-likelihood"), (float("nan"), "not finite")):
+        with torch.no_grad():
+            engine.model.model.norm.weight.fill_(broken)
+        measured = subject.measure(checkpoint(), engine)
+        assert [(row.status, row.value, row.n_failed) for row in measured.measurements] == [("failed", None, 4)]
+        assert measured.measurements[0].note is not None
+        assert reason in measured.measurements[0].note
+        assert measured.examples == ()
+        assert subject.base_verdicts == {}
 
 
 def test_prompts_that_would_be_cut_are_refused(data_dir: Path) -> None:

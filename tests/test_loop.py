@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,6 +193,20 @@ def test_finished_run_is_left_alone(finished, tmp_path):
     again = loop.run(plan(tmp_path, "keyframes_every=2"), finished.path, resume=True, listen=quiet)
     assert again.manifest.status == "finished"
     assert files(finished.path) == before
+
+
+def test_what_is_left_of_a_plan(finished, tmp_path):
+    """Not a finished run, but an interrupted one and one never started; any run that cannot start refuses all."""
+    planned = plan(tmp_path, "keyframes_every=2")
+    other = plan(tmp_path, "keyframes_every=2", "seed=1")
+    shutil.copytree(finished.path, tmp_path / planned.folder)
+    assert loop.unfinished([planned, other], tmp_path, resume=True) == [other]
+    RunStore.open(tmp_path / planned.folder).set_status("stopped", "interrupted")
+    assert loop.unfinished([other, planned], tmp_path, resume=True) == [other, planned]
+    with pytest.raises(RunError, match="--resume"):
+        loop.unfinished([other, planned], tmp_path, resume=False)
+    with pytest.raises(RunError, match=r"es\.sigma: 0\.02, now 0\.03"):
+        loop.unfinished([other, plan(tmp_path, "keyframes_every=2", "es.sigma=0.03")], tmp_path, resume=True)
 
 
 def test_changed_spec_is_refused_and_named(finished, tmp_path):

@@ -16,12 +16,13 @@ import pytest
 
 from driftlab.drift.stats import paired_difference
 from driftlab.errors import DriftlabError
-from driftlab.report.formats import to_latex, to_markdown
-from driftlab.report.frames import RunData, build_frames, read_run
+from driftlab.report.figures import prior_figure
+from driftlab.report.formats import points, to_latex, to_markdown
+from driftlab.report.frames import build_frames
 from driftlab.report.looks import COLOURS, looks
 from driftlab.report.page import write_report
-from driftlab.report.plots import prior_figure
-from driftlab.report.tables import all_tables, final_table, points
+from driftlab.report.runs import RunData, read_run
+from driftlab.report.tables import all_tables, final_table
 from driftlab.report.words import main_sentence, without_folders
 from driftlab.run.records import Example, Measurement, Update
 from driftlab.run.store import Manifest, RunStore
@@ -168,7 +169,8 @@ def test_a_cell_of_the_final_table_comes_from_its_rows() -> None:
     }
     items = sorted(scores[0])
     by_hand = np.array([scores[30][item] - scores[0][item] for item in items])
-    half = 2.0009953780882688 * by_hand.std(ddof=1) / math.sqrt(N)  # t quantile with 59 degrees of freedom
+    # t quantile with 59 degrees of freedom; half a gained and half a lost item in the variance.
+    half = 2.0009953780882688 * math.sqrt(by_hand.var(ddof=1) / N + 1 / N**2)
     assert cell["items"] == str(N)
     assert cell["ES, step 30"] == (
         f"{points(by_hand.mean())} [{points(by_hand.mean() - half)}, {points(by_hand.mean() + half)}]"
@@ -185,11 +187,30 @@ def test_clusters_and_average() -> None:
     assert (rules["n"], rules["n_clusters"], rules["gained"] + rules["lost"]) == (60, 20, 0)
     average = frames.averages.query("step == 30").iloc[0]
     choice = frames.differences.query("task == 'toy_choice' and step == 30").iloc[0]
-    assert average["difference"] == pytest.approx(-0.1)
-    assert average["stderr"] == pytest.approx(choice["stderr"] / 2)
+    # A task that never changes is in no average.
+    assert average["difference"] == choice["difference"] == pytest.approx(-0.2)
     text = to_markdown(final_table(frames))
-    assert "0.0 [no item changed]" in text
-    assert "average of 2 prior tasks" in text
+    # No item changed: the error is that of half a gained and half a lost item, t quantile with 19 degrees of freedom.
+    assert f"0.0 [−{100 * 2.0930 / 60:.1f}, +{100 * 2.0930 / 60:.1f}]" in text
+    assert "average of 1 prior task" in text
+    frames = build_frames([with_a_lost_rule(run)])
+    average = frames.averages.query("step == 30").iloc[0]
+    rules = frames.differences.query("task == 'toy_rules' and step == 30").iloc[0]
+    assert average["difference"] == pytest.approx((-0.2 - 1 / 60) / 2)
+    assert average["stderr"] == pytest.approx(math.hypot(choice["stderr"], rules["stderr"]) / 2)
+    assert "average of 2 prior tasks" in to_markdown(final_table(frames))
+
+
+def with_a_lost_rule(run: RunData) -> RunData:
+    """One item of toy_rules is wrong at the last step."""
+    lost = ("toy_rules", 30, "toy_rules-000")
+    moved = [replace(e, correct=0.0) if (e.task, e.step, e.item) == lost else e for e in run.examples]
+    value = 0.5 - 1 / N
+    rows = [
+        replace(m, value=value) if (m.group, m.step, m.quantity) == ("toy_rules", 30, "accuracy") else m
+        for m in run.measurements
+    ]
+    return replace(run, examples=moved, measurements=rows)
 
 
 def test_items_pair_by_content_not_by_order() -> None:
@@ -219,14 +240,15 @@ def test_peaks_are_the_first_highest_values() -> None:
 def test_sentence_says_what_the_intervals_say() -> None:
     sentence = main_sentence(build_frames([toy_run()]))
     assert re.search(r"ES: from step 0 to step 30 the target toy_target rose by 50\.0 points \(95 % interval", sentence)
-    assert "the average accuracy on 2 prior tasks fell by 10.0 points" in sentence
+    assert "and the average of 1 prior task fell by 20.0 points" in sentence
+    assert "verdicts on prior tasks: 1 declined (toy_choice), 1 stable" in sentence
     run = toy_run()
     flip = {"toy_choice-000": 0.0, "toy_choice-059": 1.0, "toy_rules-000": 0.0}
     base = {(e.task, e.item): e.correct for e in run.examples if e.step == 0}
     level = [replace(e, correct=flip.get(e.item, base[e.task, e.item])) if e.step == 30 else e for e in run.examples]
     sentence = main_sentence(build_frames([replace(run, examples=level)]))
     assert "the target toy_target kept every item's result" in sentence
-    assert "prior tasks shows no change distinguishable from zero (−0.8 points, 95 % interval −" in sentence
+    assert "2 prior tasks shows no change distinguishable from zero (−0.8 points, 95 % interval −" in sentence
 
 
 @pytest.fixture
@@ -242,8 +264,8 @@ def test_failed_rows_are_shown_as_failed_and_never_averaged_over(tmp_path: Path)
     table = final_table(frames)
     cells = {r[0]: r[2] for r in table.rows}
     assert cells["toy_choice"] == "failed"
-    assert cells["average of 2 prior tasks"] == "not measured"
-    assert "prior tasks was not measured (toy_choice failed)" in main_sentence(frames)
+    assert cells["average of 1 prior task"] == "not measured"
+    assert "prior task was not measured (toy_choice failed)" in main_sentence(frames)
     out = write_report([run, toy_run("other")], tmp_path / "report")
     html = (out / "report.html").read_text()
     assert "out of memory in …/cache.bin" in html
@@ -259,8 +281,8 @@ def test_figures_mark_failed_steps() -> None:
     assert labels(prior_figure(frames)) == ["ES", "base model", "failed or skipped"]
 
 
-def test_gains_that_cancel_within_clusters_are_not_called_no_change() -> None:
-    """Every theory gains one item and loses one: the estimated error is 0 and says nothing."""
+def test_gains_that_cancel_within_clusters_are_not_called_certain() -> None:
+    """Every theory gains one item and loses one: clusters do not differ, and what is left is the half counts."""
     run = toy_run()
     moved = []
     for e in run.examples:
@@ -271,7 +293,8 @@ def test_gains_that_cancel_within_clusters_are_not_called_no_change() -> None:
         replace(m, value=1 / 3) if (m.group, m.quantity) == ("toy_rules", "accuracy") else m for m in run.measurements
     ]
     table = final_table(build_frames([replace(run, examples=moved, measurements=rows)]))
-    assert next(r for r in table.rows if r[0] == "toy_rules")[2] == "0.0 [no interval: every cluster alike]"
+    width = f"{100 * 2.0930 / 60:.1f}"
+    assert next(r for r in table.rows if r[0] == "toy_rules")[2] == f"0.0 [−{width}, +{width}]"
 
 
 def test_what_is_absent_is_listed() -> None:
@@ -294,7 +317,7 @@ def test_a_task_that_never_moves_and_weights_that_are_the_base_are_noted() -> No
     rows = [*run.measurements, replace(zero[0], quantity="zero_fraction", value=1.0, unit="fraction")]
     found = build_frames([replace(run, measurements=rows)]).problems
     notes = dict(zip(found["what"], found["note"], strict=True))
-    assert "adds zeros" in notes["lm_eval accuracy, toy_rules"]
+    assert "in no average" in notes["lm_eval accuracy, toy_rules"]
     assert notes["weights"] == "the weights are exactly the base: nothing was trained"
 
 
@@ -363,7 +386,7 @@ def test_page_is_one_safe_file(tmp_path: Path) -> None:
     assert "script" not in page.tags
     assert "&lt;script&gt;alert(30)&lt;/script&gt;" in html
     assert page.images_without_alt == 0
-    assert page.tags.count("img") == 5
+    assert page.tags.count("img") == 6
     assert all(reference.startswith("data:image/svg+xml;base64,") for reference in page.references)
     assert page.tags.count("h1") == 1
     assert str(tmp_path) not in html
@@ -386,9 +409,12 @@ def test_same_runs_same_bytes(tmp_path: Path) -> None:
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
     assert {
-        f"figures/{name}.{kind}" for name in ("target", "priors", "norms", "kl", "path") for kind in ("png", "svg")
+        f"figures/{name}.{kind}"
+        for name in ("target", "differences", "priors", "norms", "kl", "path")
+        for kind in ("png", "svg")
     } <= (first.keys())
-    assert len(first) == 2 + 10 + 15
+    # Two pages, six figures in two formats, eleven tables in three, and the lost items.
+    assert len(first) == 2 + 12 + 33 + 1
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -425,7 +451,7 @@ def test_a_run_without_kl_or_priors_says_so(tmp_path: Path) -> None:
     )
     out = write_report([bare], tmp_path / "report")
     html = (out / "report.html").read_text()
-    assert html.count("Not measured: no row to draw.") == 3  # priors, KL, path
+    assert html.count("Not measured: no row to draw.") == 4  # differences, priors, KL, path
     assert "no items stored at step 0" in main_sentence(build_frames([bare]))
     assert not (out / "figures" / "kl.png").exists()
 
@@ -441,7 +467,7 @@ def test_table_files(tmp_path: Path) -> None:
         assert all(len(r) == len(table.columns) for r in table.rows)
         latex = to_latex(table)
         assert latex.isascii()
-        assert "toy\\_choice" in latex or table.name in ("peaks", "norms")
+        assert "toy\\_" in latex or table.name in ("target", "norms", "controls", "floor", "format")
 
 
 def test_folders_are_left_out_but_links_and_ratios_stay() -> None:
@@ -453,7 +479,7 @@ def test_folders_are_left_out_but_links_and_ratios_stay() -> None:
 
 def test_a_stored_run_reads_back(tmp_path: Path) -> None:
     run = toy_run()
-    store = RunStore.create(tmp_path / "run", run.manifest, {})
+    store = RunStore.create(tmp_path / "run", run.manifest, {}, {})
     for step in run.updates:
         store.append_update(step)
     for at in STEPS:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from driftlab.errors import SpecError
-from driftlab.run.plan import load_plan, presets
+from driftlab.run.plan import load_plan, parse_seeds, presets
 from driftlab.run.spec import MeasureSpec, spec_digest
 
 TOML = """
@@ -99,12 +99,76 @@ def test_frozen(spec_file):
         ("nonsense", "--set takes key=value"),
         ("seed=-1", "seed"),
         ('name="../elsewhere"', "name"),
+        ('control="shuffled"', "control in .* is 'shuffled'.*'shuffled-reward'"),
     ],
 )
 def test_bad_input_is_one_sentence(spec_file, override, sentence):
     with pytest.raises(SpecError, match=sentence) as caught:
         load_plan(spec_file, [override])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("control", ["random-direction", "base"])
+def test_a_control_without_rollouts_takes_no_anchor(spec_file, control):
+    chosen = f'control="{control}"'
+    (planned,) = load_plan(spec_file, [chosen])
+    assert planned.spec.rolls_out is False
+    with pytest.raises(SpecError, match=f"a {control} arm takes no anchor: give this arm anchor = ") as caught:
+        load_plan(spec_file, [chosen, 'anchor={penalty="l1", lambda=0.1}'])
+    assert "\n" not in str(caught.value)
+    # The advice in the sentence works.
+    load_plan(spec_file, ['anchor={penalty="l1", lambda=0.1}', chosen, 'anchor={ penalty = "none", lambda = 0.0 }'])
+
+
+def test_controls_and_mirrored_members(spec_file):
+    for control in ("shuffled-reward", "base"):
+        load_plan(spec_file, [f'control="{control}"', "es.mirrored=true"])
+    with pytest.raises(SpecError, match=r"no mirrored members: set es\.mirrored to false"):
+        load_plan(spec_file, ['control="random-direction"', "es.mirrored=true"])
+
+
+def test_a_control_is_an_arm_like_any_other(tmp_path):
+    file = tmp_path / "arms.toml"
+    file.write_text(TOML + '[arms.ES]\n[arms."shuffled reward"]\ncontrol = "shuffled-reward"\n')
+    es, walk = load_plan(str(file))
+    assert (es.spec.control, walk.spec.control) == ("none", "shuffled-reward")
+    assert walk.folder == "shuffled-reward-s0"
+    differing = {key for key in es.spec.as_dict() if es.spec.as_dict()[key] != walk.spec.as_dict()[key]}
+    assert differing == {"arm", "control"}
+
+
+def test_seeds_come_seed_by_seed_with_the_arms_within(tmp_path):
+    file = tmp_path / "arms.toml"
+    file.write_text("seed = 9\n" + TOML + '[arms.ES]\n[arms."ES+AWD"]\nanchor={penalty="l2", lambda=1.0}\n')
+    folders = [planned.folder for planned in load_plan(str(file), [], [], [5, 0])]
+    assert folders == ["es-s5", "es-awd-s5", "es-s0", "es-awd-s0"]
+    assert [planned.given["seed"] for planned in load_plan(str(file), [], ["ES"], [5, 0])] == [5, 0]
+    assert [planned.spec.seed for planned in load_plan(str(file))] == [9, 9]
+    one, other = load_plan(str(file), [], ["ES"], [0, 1])
+    assert one.spec.model_copy(update={"seed": 1}) == other.spec
+
+
+def test_seeds_named_twice_over_are_refused(spec_file):
+    with pytest.raises(SpecError, match="both name the seed"):
+        load_plan(spec_file, ["es.population=6", " seed =3"], [], [0, 1])
+    with pytest.raises(SpecError, match="same folder 'es-s1'"):
+        load_plan(spec_file, [], [], [1, 1])
+
+
+def test_seeds_are_read():
+    assert parse_seeds("0, 12,3 ") == (0, 12, 3)
+
+
+@pytest.mark.parametrize("text", ["", " ", "0,", "0,,1", "a", "0;1", "1.0", "-1", "+1", "1_0", "٣", "9" * 5000])
+def test_what_is_no_list_of_seeds_is_one_sentence(text):
+    with pytest.raises(SpecError, match="--seeds takes whole numbers") as caught:
+        parse_seeds(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_seed_that_stands_twice_is_refused():
+    with pytest.raises(SpecError, match="names seed 1 more than once"):
+        parse_seeds("0,1,01")
 
 
 def test_unknown_preset_names_the_nearest():
@@ -137,5 +201,5 @@ def test_arms_that_would_share_a_folder_or_are_no_tables_are_refused(tmp_path):
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     file = tmp_path / "latin.toml"
     file.write_bytes(b'name = "\xff"\n' + TOML.replace('name = "t"', "").encode())
-    with pytest.raises(SpecError, match="name"):
+    with pytest.raises(SpecError, match=r"latin\.toml is not UTF-8 text \(byte 8 is wrong\)"):
         load_plan(str(file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,10 @@ import pytest
 
 from driftlab.errors import RunError
 from driftlab.run.records import Example, Measurement, Update
-from driftlab.run.store import Manifest, RunStore, find_runs
+from driftlab.run.store import SCHEMA, Manifest, RunStore, find_runs
 
 MANIFEST = Manifest(
-    schema=1,
+    schema=SCHEMA,
     run_id="a/b",
     status="started",
     error=None,
@@ -56,13 +57,16 @@ def row(step: int) -> Measurement:
 def example(step: int) -> Example:
     return Example(
         step=step, task="t", item="i", cluster="c", correct=1.0, score=None, output_length=3, parsed=True,
-        truncated=False, output="<b>\n\u2028é",
+        truncated=False, output="<b>\n\u2028é", stratum="law", answer="é",
     )  # fmt: skip
+
+
+ITEMS = {"task": {"a1": {"question": "Où ?\n", "right": "là\u2028"}, "a1#2": {"question": "", "right": "A | B"}}}
 
 
 @pytest.fixture
 def store(tmp_path):
-    return RunStore.create(tmp_path / "run", MANIFEST, {})
+    return RunStore.create(tmp_path / "run", MANIFEST, {}, ITEMS)
 
 
 def test_round_trip(store):
@@ -75,12 +79,13 @@ def test_round_trip(store):
     assert again.updates() == updates
     assert again.measurements() == [row(0)]
     assert again.examples(0) == [example(0)]
+    assert again.items() == ITEMS
     assert [found.path for found in find_runs(store.path.parent)] == [store.path]
 
 
 def test_existing_directory_is_refused(store):
     with pytest.raises(RunError, match="--resume"):
-        RunStore.create(store.path, MANIFEST, {})
+        RunStore.create(store.path, MANIFEST, {}, {})
 
 
 def test_torn_last_line_is_dropped_with_a_notice_and_trimmed(store):
@@ -136,7 +141,7 @@ def test_rows_of_an_incomplete_step_do_not_count(store):
 def test_unknown_schema_stops_and_says_what_is_read(store):
     file = store.path / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 99}))
-    with pytest.raises(RunError, match="schema 99; this driftlab reads schema 1"):
+    with pytest.raises(RunError, match="schema 99; this driftlab reads schema 1, 2: "):
         RunStore.open(store.path)
 
 
@@ -152,11 +157,39 @@ def test_no_run_there(tmp_path):
         RunStore.open(tmp_path)
 
 
-def test_same_examples_same_bytes(tmp_path):
-    stores = [RunStore.create(tmp_path / name, MANIFEST, {}) for name in "ab"]
+def test_same_examples_and_items_same_bytes(tmp_path):
+    stores = [RunStore.create(tmp_path / name, MANIFEST, {}, ITEMS) for name in "ab"]
     for one in stores:
         one.add_measured(3, [], [example(3)])
     assert len({next((one.path / "examples").iterdir()).read_bytes() for one in stores}) == 1
+    assert len({(one.path / "items.json.gz").read_bytes() for one in stores}) == 1
+
+
+def test_items_are_written_once(store):
+    """Whatever a resumed run does to its directory, the texts stay the file that was written at creation."""
+    file = store.path / "items.json.gz"
+    before = file.read_bytes(), file.stat().st_mtime_ns, file.stat().st_ino
+    again = RunStore.open(store.path)
+    again.trim()
+    again.set_status("started")
+    again.append_update(update(1))
+    again.add_measured(0, [row(0)], [example(0)])
+    assert (file.read_bytes(), file.stat().st_mtime_ns, file.stat().st_ino) == before
+
+
+def test_items_that_are_lost_or_damaged_are_named(store):
+    file = store.path / "items.json.gz"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(bytes(data))
+    with pytest.raises(RunError, match=r"items\.json\.gz cannot be read"):
+        store.items()
+    file.write_bytes(gzip.compress(b"{"))
+    with pytest.raises(RunError, match=r"items\.json\.gz is not valid JSON"):
+        store.items()
+    file.unlink()
+    with pytest.raises(RunError, match=r"items\.json\.gz cannot be read"):
+        store.items()
 
 
 def test_a_missing_value_is_never_a_number():
@@ -172,15 +205,36 @@ def test_status(store):
     assert not list(store.path.glob(".*"))
 
 
-def test_a_run_of_every_schema_version_still_reads():
-    """Stored with the first release and never changed: two iterations on the embedded model."""
-    store = RunStore.open(Path(__file__).parent / "data" / "run_v1")
-    assert (store.manifest.schema, store.manifest.status) == (1, "finished")
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_run_of_every_schema_version_still_reads(schema):
+    """Stored with the first release of its schema and never changed: two iterations on the embedded model."""
+    store = RunStore.open(Path(__file__).parent / "data" / f"run_v{schema}")
+    assert (store.manifest.schema, store.manifest.status) == (schema, "finished")
     assert [u.step for u in store.updates()] == [1, 2]
     assert store.example_steps() == [0, 2]
     assert len(store.examples(2)) == 12
-    assert {row.probe for row in store.measurements()} == {"weights", "kl", "lm_eval"}
+    assert {row.probe for row in store.measurements()} == {"weights", "kl", "lm_eval"} | (
+        {"floor"} if schema > 1 else set()
+    )
     assert store.notices == []
+
+
+def test_a_run_of_schema_1_has_no_texts():
+    """Its items had neither stratum nor answer, and their texts were not kept: None and nothing, not an error."""
+    store = RunStore.open(Path(__file__).parent / "data" / "run_v1")
+    assert store.items() == {}
+    assert {(e.stratum, e.answer) for step in (0, 2) for e in store.examples(step)} == {(None, None)}
+
+
+def test_the_texts_of_a_run_of_schema_2_are_those_of_its_examples():
+    store = RunStore.open(Path(__file__).parent / "data" / "run_v2")
+    examples = [example for step in store.example_steps() for example in store.examples(step)]
+    assert {(e.task, e.item) for e in examples} == {
+        (task, item) for task, found in store.items().items() for item in found
+    }
+    taken = [e for e in examples if e.task == "embedded_rules"]
+    assert len(taken) == 12
+    assert all((store.items()[e.task][e.item]["right"] == e.answer) == bool(e.correct) for e in taken)
 
 
 @pytest.mark.parametrize("position", [12, 40, -5])
@@ -203,6 +257,6 @@ def test_a_run_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("driftlab.run.store._replace", fail)
         with pytest.raises(KeyboardInterrupt):
-            RunStore.create(tmp_path / "run", MANIFEST, {})
+            RunStore.create(tmp_path / "run", MANIFEST, {}, {})
     assert not (tmp_path / "run").exists()
-    assert RunStore.create(tmp_path / "run", MANIFEST, {"task": []}).references() == {"task": []}
+    assert RunStore.create(tmp_path / "run", MANIFEST, {"task": []}, {}).references() == {"task": []}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -98,7 +99,7 @@ def make_updates(steps: int, *, penalty: Penalty = "none", decay: float = 0.0, p
         updates.append(
             Update(
                 step=t,
-                seeds=tuple(range(population)),
+                seeds=tuple(range(population * t, population * (t + 1))),
                 coefficients=tuple(z.tolist()),
                 population=population,
                 sigma=0.004,
@@ -233,6 +234,30 @@ def test_l1_is_predicted_and_a_run_without_a_law_is_skipped() -> None:
     mixed = make_updates(1, penalty="l1", decay=1e-4) + make_updates(2, penalty="l2", decay=0.1)[1:]
     table = measure(base, weights, mixed)
     assert table["predicted_norm", "all"].status == table["random_walk_ratio", "all"].status == "skipped"
+
+
+def test_repeated_noise_is_predicted_without_an_anchor_and_skipped_with_a_reason_under_l1() -> None:
+    """Two steps of one seed with coefficients 1 and 3: sqrt(d) * alpha/N * 4."""
+    base, weights = make_weights()
+    updates = [replace(u, seeds=(9,), coefficients=(c,)) for u, c in zip(make_updates(2), (1.0, 3.0), strict=True)]
+    table = measure(base, weights, updates)
+    d = table["update_norm", "all"].n
+    assert value(table["predicted_norm", "all"]) == pytest.approx(math.sqrt(d) * 0.002 / 4 * 4, rel=1e-12)
+    assert value(table["predicted_norm_alpha", "all"]) == pytest.approx(theory.alpha_form(0.002, d, 2, 4), rel=1e-12)
+    table = measure(base, weights, [replace(u, penalty="l1", decay=1e-4) for u in updates])
+    assert table["predicted_norm", "all"].status == table["random_walk_ratio", "all"].status == "skipped"
+    assert "seeds repeat" in (table["predicted_norm", "all"].note or "")
+
+
+def test_steps_that_move_nothing_are_predicted_to() -> None:
+    base, _ = make_weights()
+    updates = [replace(u, seeds=(), coefficients=(), rewards=(), step_norm=0.0) for u in make_updates(3)]
+    table = measure(base, base, updates)
+    for quantity in ("update_norm", "predicted_norm", "step_norm"):
+        assert value(table[quantity, "all"]) == 0.0
+    assert table["predicted_norm", "all"].stderr == 0.0
+    assert (table["random_walk_ratio", "all"].status, table["random_walk_ratio", "all"].value) == ("skipped", None)
+    assert table["random_walk_ratio", "all"].note
 
 
 def test_last_step() -> None:

@@ -1,8 +1,8 @@
 """Intervals for accuracies and for paired changes of accuracy.
 
 Sources: Wilson 1927 (score interval); Miller 2024, arXiv 2411.00640, appendix A (cluster-robust standard error) with
-the small-sample factor G/(G-1); Satterthwaite 1946 (degrees of freedom of a sum). Accuracies and differences are
-fractions.
+the small-sample factor G/(G-1); Haldane 1956 and Anscombe 1956 (half a count added to each of two counts);
+Satterthwaite 1946 (degrees of freedom of a sum). Accuracies and differences are fractions.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
+
+Array = NDArray[np.float64]
+
+HALF_COUNTS = 1.0
+"""Squared changes added to those observed: half a gained and half a lost item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,25 @@ class Interval:
 
     low: float
     high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeanEstimate:
+    """A mean over items that may come in clusters and strata.
+
+    Attributes:
+        mean: the plain mean over items.
+        stderr: cluster-robust standard error; None with fewer than two clusters.
+        low, high: ends of the t interval; None where ``stderr`` is None.
+        n, n_clusters: items, and independent groups of them.
+    """
+
+    mean: float
+    stderr: float | None
+    low: float | None
+    high: float | None
+    n: int
+    n_clusters: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,15 +82,6 @@ class AverageDifference:
     n_tasks: int
 
 
-def proportion_stderr(successes: float, n: int) -> float | None:
-    """Standard error of an accuracy over ``n`` independent items, ``sqrt(p (1 - p) / (n - 1))``.
-
-    None with fewer than two items. Raises ValueError for counts outside ``0 <= successes <= n``, ``n >= 1``.
-    """
-    p = _proportion(successes, n)
-    return None if n < 2 else float(np.sqrt(p * (1 - p) / (n - 1)))
-
-
 def proportion_interval(successes: float, n: int, level: float = 0.95) -> Interval:
     """Wilson score interval of a proportion over ``n`` independent items (Wilson 1927).
 
@@ -82,16 +97,21 @@ def proportion_interval(successes: float, n: int, level: float = 0.95) -> Interv
 
 
 def paired_difference(
-    base: ArrayLike, tuned: ArrayLike, clusters: Sequence[str], level: float = 0.95
+    base: ArrayLike,
+    tuned: ArrayLike,
+    clusters: Sequence[str],
+    strata: Sequence[str] | None = None,
+    level: float = 0.95,
 ) -> PairedDifference:
-    """Mean of ``d_i = tuned_i - base_i`` with a cluster-robust standard error.
+    """Mean of ``d_i = tuned_i - base_i``, each score 0 to 1, with a cluster-robust standard error.
 
-    ``SE^2 = G/(G-1) * sum_c (sum_{i in c} (d_i - mean))^2 / n^2`` over the G clusters (Miller 2024, appendix A). With
-    every item its own cluster this is the paired t test; with equal cluster sizes, the t test of the cluster means.
+    To the variance half a gained and half a lost item is added, ``1 / n^2`` (``HALF_COUNTS``). Without it two lost
+    items and no gained one would claim an error of nearly 0, and none changed an error of exactly 0; where more than a
+    handful changed it is lost in the rounding.
 
     Args:
         base, tuned: score of each item, shape ``[n]``, in the same order.
-        clusters: label of each item; items that are not independent of each other share it.
+        clusters, strata: see ``clustered_mean``.
         level: confidence level in (0, 1).
 
     Raises:
@@ -107,25 +127,81 @@ def paired_difference(
     change = after - before
     if not np.isfinite(change).all():
         raise ValueError("a paired score is not finite")
-    n, mean = change.size, float(change.mean())
-    labels, index = np.unique(np.asarray(clusters, dtype=str), return_inverse=True)
-    n_clusters = labels.size
-    stderr = low = high = None
-    if n_clusters >= 2:
-        sums = np.bincount(index, weights=change - mean, minlength=n_clusters)
-        stderr = float(np.sqrt(n_clusters / (n_clusters - 1) * np.sum(sums**2)) / n)
-        half = float(stats.t.ppf(_upper_tail(level), n_clusters - 1)) * stderr
-        low, high = mean - half, mean + half
+    found = clustered_mean(change, clusters, strata, level, extra_variance=HALF_COUNTS / change.size**2)
     return PairedDifference(
-        difference=mean,
-        stderr=stderr,
-        low=low,
-        high=high,
-        n=n,
-        n_clusters=n_clusters,
+        difference=found.mean,
+        stderr=found.stderr,
+        low=found.low,
+        high=found.high,
+        n=found.n,
+        n_clusters=found.n_clusters,
         gained=int((change > 0).sum()),
         lost=int((change < 0).sum()),
     )
+
+
+def clustered_mean(
+    values: ArrayLike,
+    clusters: Sequence[str],
+    strata: Sequence[str] | None = None,
+    level: float = 0.95,
+    *,
+    extra_variance: float = 0.0,
+) -> MeanEstimate:
+    """Mean with a cluster-robust standard error and its t interval with ``n_clusters - 1`` degrees of freedom.
+
+    ``SE^2 = G/(G-1) * sum_c (sum_{i in c} (x_i - mean))^2 / n^2`` over the G clusters (Miller 2024, appendix A). With
+    every item its own cluster this is the t interval of a mean. See ``influence`` for strata.
+
+    Args:
+        values: one per item, shape ``[n]``.
+        clusters: label of each item; items that are not independent of each other share it.
+        strata: label of each item, where the sample was drawn from fixed groups whose mix is not up to chance.
+        extra_variance: added to SE^2.
+    """
+    scores = np.asarray(values, dtype=np.float64)
+    parts = influence(scores[:, None], clusters, strata)
+    n_clusters, mean = parts.shape[0], float(scores.mean())
+    if n_clusters < 2:
+        return MeanEstimate(mean=mean, stderr=None, low=None, high=None, n=scores.size, n_clusters=n_clusters)
+    stderr = float(np.sqrt(np.sum(parts**2) + extra_variance))
+    half = float(stats.t.ppf(_upper_tail(level), n_clusters - 1)) * stderr
+    return MeanEstimate(
+        mean=mean, stderr=stderr, low=mean - half, high=mean + half, n=scores.size, n_clusters=n_clusters
+    )
+
+
+def influence(values: Array, clusters: Sequence[str], strata: Sequence[str] | None = None) -> Array:
+    """What each cluster contributes to the error of the column means, shape ``[G, K]`` for values ``[n, K]``.
+
+    ``P^T P`` is the cluster-robust covariance matrix of the K means. Values are centred within their stratum and each
+    stratum has its own factor ``G_h/(G_h-1)``: differences between strata are no sampling error when the mix is fixed.
+    A cluster belongs to the stratum of its first item. Strata of one cluster, whose variance cannot be estimated, are
+    taken together with the next smallest one.
+    """
+    labels, first, index = np.unique(np.asarray(clusters, dtype=str), return_index=True, return_inverse=True)
+    groups = np.zeros(labels.size, dtype=int) if strata is None else _strata(np.asarray(strata, dtype=str)[first])
+    parts = np.zeros((labels.size, values.shape[1]))
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        inside = np.isin(index, members)
+        np.add.at(parts, index[inside], values[inside] - values[inside].mean(axis=0))
+        if members.size > 1:
+            parts[members] *= np.sqrt(members.size / (members.size - 1))
+    return parts / len(values)
+
+
+def _strata(labels: NDArray[np.str_]) -> NDArray[np.int_]:
+    """Stratum number of each cluster, strata of one cluster merged."""
+    names, groups, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    single = np.flatnonzero(counts == 1)
+    if single.size and names.size > 1:
+        others = np.flatnonzero(counts > 1)
+        merged = np.isin(groups, single)
+        if single.size == 1:
+            merged |= groups == others[np.argmin(counts[others])]
+        groups = np.where(merged, single[0], groups)
+    return groups
 
 
 def average_difference(tasks: Sequence[PairedDifference], level: float = 0.95) -> AverageDifference:

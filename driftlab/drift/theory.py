@@ -16,7 +16,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv
 
 Array = NDArray[np.float64]
 
@@ -28,6 +27,8 @@ _MAX_STEP_RATIO = 16.0  # largest over smallest step that one uniform grid resol
 class Applied(Protocol):
     """What one update applied, as a run's update records hold it; ``decay`` is alpha times lambda."""
 
+    @property
+    def seeds(self) -> Sequence[int]: ...
     @property
     def coefficients(self) -> Sequence[float]: ...
     @property
@@ -135,30 +136,34 @@ def step_variance(update: Applied) -> float:
 def coordinate_moments(updates: Sequence[Applied]) -> CoordinateMoments | None:
     """Second and fourth moment of a coordinate after ``updates``, from the coefficients and decays that were applied.
 
-    Without a penalty and under L2 (LIT-238) the law is Gaussian: v_t = q_t^2 (v_{t-1} + s_t^2). Under L1 the walk
-    is soft-thresholded at ``decay`` after every step; its density is followed on a grid (``_l1_moments``).
+    Without a penalty and under L2 (LIT-238; q = 1 - decay) the law is Gaussian. Where every seed is used once, its
+    variance follows v_t = q_t^2 (v_{t-1} + s_t^2) with ``step_variance`` s^2. Steps that share a seed add coherently:
+    then v is the sum over seeds of a^2, a_t = q_t (a_{t-1} + (alpha/N) c_t) being the factor of that seed's noise.
+    Under L1 the walk is soft-thresholded at ``decay`` after every step; its density is followed on a grid.
 
     Returns:
-        None where no law is available: L1 and L2 mixed in one run, or L1 with step sizes that differ by more than a
-        factor 16.
+        None where no law is available: L1 and L2 mixed in one run, or L1 with noise seeds that repeat or with step
+        sizes that differ by more than a factor 16.
     """
     penalties = {u.penalty for u in updates}
     if "l1" not in penalties:
-        v = 0.0
-        for u in updates:
-            q = 1.0 - u.decay if u.penalty == "l2" else 1.0
-            v = q * q * (v + step_variance(u))
+        v = _gaussian_variance(updates)
         return CoordinateMoments(second=v, fourth=3.0 * v * v)
-    if "l2" in penalties:
+    if "l2" in penalties or repeats_noise(updates):
         return None
     return _l1_moments([(math.sqrt(step_variance(u)), u.decay if u.penalty == "l1" else 0.0) for u in updates])
+
+
+def repeats_noise(updates: Sequence[Applied]) -> bool:
+    """Whether a noise seed is used more than once, so that steps are not independent of each other."""
+    seeds = [seed for u in updates for seed in u.seeds]
+    return len(set(seeds)) < len(seeds)
 
 
 def predicted_squared_norm(updates: Sequence[Applied], d: int) -> float | None:
     """E||theta_t - theta_0||^2 of the random walk with the coefficients that were applied; 0 for no updates.
 
-    v_t = q_t^2 (v_{t-1} + d (alpha_t/N_t)^2 sum_i c_i^2), q_t = 1 - decay_t under L2 and 1 without a penalty; under L1
-    by following the density of a coordinate. Mirrored pairs: see ``step_variance``.
+    d times the second moment of ``coordinate_moments``; mirrored pairs: see ``step_variance``.
 
     Returns:
         None where ``coordinate_moments`` has no law.
@@ -188,25 +193,6 @@ def norm_sd(moments: CoordinateMoments, d: int) -> float:
     return 0.5 * math.sqrt(max(moments.fourth - moments.second**2, 0.0) / moments.second)
 
 
-def norm_interval(v: float, d: int, level: float) -> tuple[float, float]:
-    """Central band that holds ||Delta|| with probability ``level`` when ||Delta||^2 = (v/d) chi^2_d.
-
-    That law is exact for a Gaussian walk (no penalty, or L2) given the applied coefficients.
-
-    Args:
-        v: E||Delta||^2.
-        d: degrees of freedom, the perturbed parameters.
-        level: probability, in (0, 1).
-
-    Raises:
-        ValueError: for negative v, d < 1 or a level outside (0, 1).
-    """
-    if v < 0.0 or d < 1 or not 0.0 < level < 1.0:
-        raise ValueError(f"norm interval needs v >= 0, d >= 1 and 0 < level < 1, got v={v}, d={d}, level={level}")
-    low, high = gammaincinv(d / 2.0, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
-    return math.sqrt(v * 2.0 * float(low) / d), math.sqrt(v * 2.0 * float(high) / d)
-
-
 def fit_constant(measured_squared: Sequence[float], predicted_squared: Sequence[float]) -> FittedConstant | None:
     """Least squares through the origin: measured ||Delta||^2 = constant * predicted.
 
@@ -232,6 +218,23 @@ def fit_constant(measured_squared: Sequence[float], predicted_squared: Sequence[
     residual = y - constant * x
     stderr = math.sqrt(float(residual @ residual) / (x.size - 1) / sxx)
     return FittedConstant(constant=constant, stderr=stderr, n=int(x.size))
+
+
+def _gaussian_variance(updates: Sequence[Applied]) -> float:
+    """Variance of a coordinate without L1: the recursion where no seed repeats, else from the factor of each noise."""
+    kept = [1.0 - u.decay if u.penalty == "l2" else 1.0 for u in updates]
+    if not repeats_noise(updates):
+        v = 0.0
+        for u, q in zip(updates, kept, strict=True):
+            v = q * q * (v + step_variance(u))
+        return v
+    place = {seed: index for index, seed in enumerate({seed for u in updates for seed in u.seeds})}
+    factors = np.zeros(len(place))
+    for u, q in zip(updates, kept, strict=True):
+        for seed, c in zip(u.seeds, u.coefficients, strict=True):
+            factors[place[seed]] += u.alpha / u.population * c
+        factors *= q
+    return math.fsum(factors**2)
 
 
 def _check(scale: float, d: int, steps: int, population: int) -> None:

@@ -65,7 +65,10 @@ def perturbed(theta: Array, name: str, *, seed: int, sigma: float, scheme: Schem
 
 
 def updated(theta: Array, base: Array, name: str, step: Step) -> Array:
-    """The tensor after ``step``, in new memory."""
+    """The tensor after ``step``; ``theta`` is never written to. Without seeds and anchor it is ``theta`` itself."""
+    if not step.seeds:
+        # Adding a sum of nothing would turn every -0.0 into +0.0.
+        return anchored(theta, base, penalty=step.penalty, decay=step.decay)
     total = np.zeros(theta.size, dtype=np.float32)
     streams = [noise_chunks(seed, name, theta.shape, step.scheme) for seed in step.seeds]
     for pieces in zip(*streams, strict=True):

@@ -12,7 +12,6 @@ import copy
 import difflib
 import hashlib
 import json
-import logging
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,20 +21,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import datasets
 import lm_eval.tasks
 import lm_eval.utils
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import GenerationConfig
 
 from driftlab.engines.base import Engine
 from driftlab.errors import DriftlabError, MissingDataError
 from driftlab.probes.base import Checkpoint, Measured
 from driftlab.probes.lm_eval_batches import Pair
-from driftlab.probes.lm_eval_plan import Choice, Prepared, answer, prepare, untouched
-from driftlab.probes.lm_eval_rows import PROBE, failed_row, task_rows
+from driftlab.probes.lm_eval_plan import Choice, Prepared, answer, prepare
+from driftlab.probes.lm_eval_rows import PROBE, Verdict, failed_row, task_rows
+from driftlab.probes.no_trace import plain_greedy, quiet, untouched
 from driftlab.run.records import Example, Measurement
 
 _OWN_TASKS = Path(str(resources.files("driftlab") / "tasks" / "lm_eval"))
@@ -54,23 +52,6 @@ _STOCK_FOLDERS = {
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and no warnings of the libraries; both as before afterwards."""
-    loggers = [logging.getLogger(name) for name in ("lm_eval", "transformers", "datasets")]
-    levels, bars = [logger.level for logger in loggers], datasets.are_progress_bars_disabled()
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        datasets.disable_progress_bars()
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if not bars:
-            datasets.enable_progress_bars()
-
-
-@contextmanager
 def _templates_compiled_once() -> Iterator[None]:
     """lm-eval compiles a task's template anew for every document, three times: most of the time of building prompts."""
     environment = lm_eval.utils.env
@@ -79,21 +60,6 @@ def _templates_compiled_once() -> Iterator[None]:
         yield
     finally:
         del environment.from_string  # the method of the class is back
-
-
-@contextmanager
-def _plain_greedy(model: Any) -> Iterator[None]:
-    """Greedy decoding and nothing else: a model's generation config may hold penalties and a length limit of its own.
-
-    Those would apply even without sampling, and its ``max_new_tokens`` would override the task's limit.
-    """
-    before = model.generation_config
-    keep = {key: getattr(before, key, None) for key in ("eos_token_id", "bos_token_id", "pad_token_id")}
-    try:
-        model.generation_config = GenerationConfig(do_sample=False, **keep)
-        yield
-    finally:
-        model.generation_config = before
 
 
 class _Harness(HFLM):
@@ -137,7 +103,7 @@ class _Harness(HFLM):
     def answers(self, instances: Sequence[Any]) -> list[tuple[str, bool]]:
         """Greedy answer to each request, and whether the token limit cut it off before an end or a stop string."""
         self.cut, self.contexts = [], []
-        with _plain_greedy(self.model):
+        with plain_greedy(self.model):
             texts = self.generate_until(list(instances), disable_tqdm=True)
         cut = dict(zip(self.contexts, self.cut, strict=True))
         return [(text, cut[instance.args[0]]) for text, instance in zip(texts, instances, strict=True)]
@@ -160,13 +126,22 @@ class LmEvalProbe:
         batch_size: rows (prompts with all their choices) per forward pass; fixed, because scores depend on it in
             the last digits.
         data: folder in Hugging Face hub layout that holds the datasets; None for the hub.
-        chat: render prompts with the tokenizer's chat template.
+        chat: render the prompts of generated answers with the tokenizer's chat template. Choices are always scored
+            without it, in lm-eval's stock form: the log-likelihood of a bare continuation after a template's opening
+            of the assistant's turn is no standard measurement.
         max_gen_toks: token limit of generated answers by task; each task's own where it is not named.
         progress: told the name of each task once it is scored.
 
     Measures, per task: ``accuracy`` (length-normalised where the task defines that, then ``accuracy_raw`` is the plain
-    one); choice tasks ``margin``, the log-likelihood of the right choice minus the best other, in nats; generated ones
+    one) and ``chance``, the accuracy of blind guessing; choice tasks ``margin``, the log-likelihood of the right choice
+    minus the best other, in nats; generated ones ``accuracy_parsed`` (among the answers that could be read),
     ``unparsed_fraction`` and ``truncated_fraction``; and any further metric that the task's own scorer returns.
+
+    Attributes:
+        prepared: requests by task, once ``prepare`` has run.
+        batch_size: as given.
+        base_verdicts: verdicts on the base model by task, in the order of its questions, once step 0 has been measured;
+            tasks that failed there are absent. The floor probe compares with them.
     """
 
     name = PROBE
@@ -183,9 +158,10 @@ class LmEvalProbe:
         max_gen_toks: Mapping[str, int] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        self.tasks, self.data, self.progress = tuple(tasks), data, progress
+        self.tasks, self.data, self.progress, self.batch_size = tuple(tasks), data, progress, batch_size
+        self.prepared: dict[str, Prepared] = {}
+        self.base_verdicts: dict[str, list[Verdict]] = {}
         self._choice = Choice(items=items, seed=seed, batch_size=batch_size, chat=chat, max_gen_toks=max_gen_toks or {})
-        self._prepared: dict[str, Prepared] = {}
         self._harness: _Harness | None = None
 
     def prepare(self, engine: Engine) -> None:
@@ -195,42 +171,63 @@ class LmEvalProbe:
             DriftlabError: unknown task, a kind of task that is not supported, or prompts longer than the model allows.
             MissingDataError: a dataset is not where it was said to be.
         """
-        with untouched(engine.model), _quiet(), _templates_compiled_once():
-            self._harness = _Harness(engine, self._choice.batch_size)
+        with self.asking(engine, self.batch_size) as harness:
             loaded = _load(self.tasks, self.data)
-            self._prepared = {name: prepare(name, loaded[name], self._harness, self._choice) for name in self.tasks}
+            self.prepared = {name: prepare(name, loaded[name], harness, self._choice) for name in self.tasks}
 
     def measure(self, checkpoint: Checkpoint, engine: Engine) -> Measured:
         """Score every task; one that raises becomes a ``failed`` row with the reason, the others go on."""
         rows: list[Measurement] = []
         examples: list[Example] = []
-        with untouched(engine.model), _quiet(), _templates_compiled_once():
-            if self._harness is None or self._harness.model is not engine.model:
-                self._harness = _Harness(engine, self._choice.batch_size)
-            for name, task in self._prepared.items():
+        if checkpoint.step == 0:
+            self.base_verdicts = {}
+        with self.asking(engine, self.batch_size) as harness:
+            for name, task in self.prepared.items():
                 try:
-                    verdicts, note = answer(task, self._harness)
+                    verdicts, note = answer(task, harness)
                     made = task_rows(checkpoint.step, name, task.questions, verdicts, note=note)
                 except Exception as error:
                     reason = f"{type(error).__name__}: {error}"
                     made = [failed_row(checkpoint.step, name, len(task.questions), reason)], []
+                # A task without examples has failed.
+                if checkpoint.step == 0 and made[1]:
+                    self.base_verdicts[name] = verdicts
                 rows += made[0]
                 examples += made[1]
                 if self.progress is not None:
                     self.progress(name)
         return Measured(measurements=tuple(rows), examples=tuple(examples))
 
+    @contextmanager
+    def asking(self, engine: Engine, batch_size: int) -> Iterator[_Harness]:
+        """lm-eval's wrapper around the model as it is now; the model and the process are as before afterwards.
+
+        ``batch_size`` is the number of generated answers per batch; prepared choices bring their own batches.
+        """
+        with untouched(engine.model), quiet(), _templates_compiled_once():
+            held = self._harness
+            if held is None or held.model is not engine.model or held.batch_size != batch_size:
+                held = self._harness = _Harness(engine, batch_size)
+            yield held
+
+    def item_texts(self) -> dict[str, dict[str, dict[str, str]]]:
+        """``question`` (without few-shot examples) and ``right`` answer of every item, by task and item."""
+        return {
+            name: {question.item: {"question": question.text, "right": question.right} for question in task.questions}
+            for name, task in self.prepared.items()
+        }
+
     def contexts(self, task: str, count: int, seed: int) -> list[str]:
         """``count`` distinct prompts of ``task``, as shown to the model, drawn with ``seed``; all when it has fewer.
 
         Drawn, because items stand in the order of their file: its head may be one category or one source.
         """
-        distinct = list(dict.fromkeys(instance.args[0] for instance in self._prepared[task].instances))
+        distinct = list(dict.fromkeys(instance.args[0] for instance in self.prepared[task].instances))
         return random.Random(f"{seed}:{task}").sample(distinct, min(count, len(distinct)))
 
     def settings_hash(self, task: str) -> str:
         """First 16 hex digits of the SHA-256 of everything asked: contexts, continuations, generation settings."""
-        asked = ["greedy, plain generation config", [list(i.args) for i in self._prepared[task].instances]]
+        asked = ["greedy, plain generation config", [list(i.args) for i in self.prepared[task].instances]]
         text = json.dumps(asked, sort_keys=True, ensure_ascii=False, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

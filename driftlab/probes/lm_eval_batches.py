@@ -8,6 +8,7 @@ work for four choices; ``sharing_works`` says whether a model computes the same 
 from __future__ import annotations
 
 import inspect
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,12 +65,17 @@ class ChoiceBatch:
     sizes: list[int]
 
 
-def choice_batches(pairs: Sequence[Pair], batch_size: int, *, shared: bool) -> list[ChoiceBatch]:
+def choice_batches(
+    pairs: Sequence[Pair], batch_size: int, *, shared: bool, shuffle: random.Random | None = None
+) -> list[ChoiceBatch]:
     """Rows sorted by length, longest first, and cut into batches of ``batch_size``.
 
-    Without ``shared`` rows, order and padding are those of lm-eval's own HFLM.
+    Without ``shared`` rows, order and padding are those of lm-eval's own HFLM. With ``shuffle`` the rows are drawn in
+    random order instead, so that each finds itself in other company.
     """
     rows = _shared_rows(pairs) if shared else _plain_rows(pairs)
+    if shuffle is not None:
+        shuffle.shuffle(rows)
     return [_batch(rows[i : i + batch_size], pairs) for i in range(0, len(rows), batch_size)]
 
 

@@ -5,53 +5,25 @@ Tasks are lm-eval's Task objects and the harness is its model wrapper, but nothi
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from driftlab.errors import DriftlabError
 from driftlab.probes.lm_eval_batches import ChoiceBatch, Pair, choice_batches, score_choices, sharing_works
-from driftlab.probes.lm_eval_rows import Question, Verdict, identify, judge_choice
+from driftlab.probes.lm_eval_rows import Question, Verdict, identify, judge_choice, stratum
 
 _KINDS = ("multiple_choice", "generate_until")
 _HEADLINES = ("acc_norm", "acc", "exact_match")
+_OTHERS = ("parsed", "chance", "reward")  # metrics with a place of their own in a verdict
 _DEFAULT_MAX_GEN_TOKS = 256  # lm-eval's own default, made explicit
 _TOLERANT = "flexible-extract"  # lm-eval's name for the filter that takes any number-like answer
 _UNREAD = "[invalid]"  # what lm-eval's regex filters return when nothing matches
-
-
-@contextmanager
-def untouched(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards modes, random states, working directory and environment are as before.
-
-    Random states are those of ``random``, NumPy's global generator, torch and, where in use, every CUDA device.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    folder, environment = os.getcwd(), dict(os.environ)
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        torch.set_rng_state(cpu)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
-        os.chdir(folder)
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
 
 
 class Harness(Protocol):
@@ -86,11 +58,24 @@ class Choice:
 
 @dataclass(slots=True, eq=False)
 class Prepared:
-    """One requested task (a group counts as one): its questions, lm-eval's instances, and for choices the batches."""
+    """One requested task (a group counts as one): its questions, lm-eval's instances, and for choices the batches.
+
+    ``shared``: whether the batches let the choices of a question share its prompt.
+    """
 
     questions: list[Question] = field(default_factory=list)
     instances: list[Any] = field(default_factory=list)
     batches: list[ChoiceBatch] = field(default_factory=list)
+    shared: bool = False
+
+    def part(self, chosen: Sequence[int]) -> Prepared:
+        """The questions at ``chosen`` (ascending) with their instances; batches are left to be built."""
+        part = Prepared()
+        for question in (self.questions[index] for index in chosen):
+            first = len(part.instances)
+            part.instances += self.instances[question.requests.start : question.requests.stop]
+            part.questions.append(replace(question, requests=range(first, len(part.instances))))
+        return part
 
 
 def prepare(name: str, leaves: Sequence[Any], harness: Harness, choice: Choice) -> Prepared:
@@ -118,8 +103,8 @@ def prepare(name: str, leaves: Sequence[Any], harness: Harness, choice: Choice) 
         _refuse_long(
             name, [len(context) + len(continuation) - 1 for context, continuation in pairs], harness.max_length
         )
-        shared = sharing_works(harness.model, pairs)
-        prepared.batches = choice_batches(pairs, choice.batch_size, shared=shared)
+        prepared.shared = sharing_works(harness.model, pairs)
+        prepared.batches = choice_batches(pairs, choice.batch_size, shared=prepared.shared)
     else:
         room = [harness.max_length - instance.args[1]["max_gen_toks"] for instance in prepared.instances]
         _refuse_long(name, [len(harness.tok_encode(instance.args[0])) for instance in prepared.instances], min(room))
@@ -128,7 +113,9 @@ def prepare(name: str, leaves: Sequence[Any], harness: Harness, choice: Choice) 
 
 def _build(name: str, prepared: Prepared, task: Any, indices: Sequence[int], harness: Harness, choice: Choice) -> None:
     """Append questions and instances of one lm-eval task; few-shot examples are drawn as ``simple_evaluate`` does."""
-    chat = {"apply_chat_template": choice.chat, "chat_template": harness.apply_chat_template if choice.chat else None}
+    # Choices are asked in lm-eval's stock form: a bare continuation is no turn of a dialogue.
+    chat = choice.chat and task.OUTPUT_TYPE == "generate_until"
+    rendering = {"apply_chat_template": chat, "chat_template": harness.apply_chat_template if chat else None}
     if task.OUTPUT_TYPE == "generate_until":
         own = task.get_config("generation_kwargs")
         limit = choice.max_gen_toks.get(name) or int(own.get("max_gen_toks", _DEFAULT_MAX_GEN_TOKS))
@@ -140,22 +127,33 @@ def _build(name: str, prepared: Prepared, task: Any, indices: Sequence[int], har
         context = task.fewshot_context(
             doc,
             num_fewshot=task.get_config("num_fewshot") or 0,
-            fewshot_as_multiturn=choice.chat,
+            fewshot_as_multiturn=chat,
             gen_prefix=task.doc_to_prefix(doc),
-            **chat,
+            **rendering,
         )
-        made = task.construct_requests(doc, context, metadata=(task.task_name, index, 1), **chat)
+        made = task.construct_requests(doc, context, metadata=(task.task_name, index, 1), **rendering)
         made = made if isinstance(made, list) else [made]
-        lengths, gold = _choices(task, doc)
         first = len(prepared.instances)
         prepared.instances += made
-        prepared.questions.append(Question(item, cluster, doc, task, range(first, first + len(made)), lengths, gold))
+        requests, (choices, gold) = range(first, len(prepared.instances)), _choices(task, doc)
+        # Where the choices are beginnings (Winogrande), the text is what the target function gives.
+        text = str(task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc))
+        right = " | ".join([choices[index] for index in gold] if choices else _targets(task, doc))
+        prepared.questions.append(
+            Question(item, cluster, stratum(doc), doc, task, requests, text, right, choices, gold)
+        )
 
 
-def _choices(task: Any, doc: Mapping[str, Any]) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Characters of each choice and indices of the right ones; empty for a task without choices."""
+def _targets(task: Any, doc: Mapping[str, Any]) -> list[str]:
+    """The right answers of a document whose answer is generated, as text."""
+    target = task.doc_to_target(doc)
+    return [str(one) for one in (target if isinstance(target, list) else [target])]
+
+
+def _choices(task: Any, doc: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Text of each choice and indices of the right ones; empty for a task without choices."""
     if task.OUTPUT_TYPE != "multiple_choice":
-        return np.empty(0), ()
+        return (), ()
     choices = task.doc_to_choice(doc)
     gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
     found = [
@@ -166,7 +164,7 @@ def _choices(task: Any, doc: Mapping[str, Any]) -> tuple[np.ndarray, tuple[int, 
         raise DriftlabError(
             f"lm-eval task {task.task_name!r} has a document whose answer {gold!r} is not among its choices"
         )
-    return np.array([float(len(choice)) for choice in choices]), tuple(found)
+    return tuple(choices), tuple(found)
 
 
 def _refuse_long(name: str, lengths: Sequence[int], limit: int) -> None:
@@ -184,7 +182,7 @@ def answer(prepared: Prepared, harness: Harness) -> tuple[list[Verdict], str | N
     if prepared.batches:
         likelihood, greedy = score_choices(harness.model, prepared.batches, len(prepared.instances))
         return [_judge(question, likelihood, greedy) for question in prepared.questions], None
-    return _judge_generated(prepared, harness.answers(prepared.instances))
+    return judge_generated(prepared, harness.answers(prepared.instances))
 
 
 def _judge(question: Question, likelihood: np.ndarray, greedy: np.ndarray) -> Verdict:
@@ -192,7 +190,7 @@ def _judge(question: Question, likelihood: np.ndarray, greedy: np.ndarray) -> Ve
     asked = slice(question.requests.start, question.requests.stop)
     normalised = "acc_norm" in question.task.aggregation()
     # acc_mutual_info tasks append the choices without context; the headline does not use them.
-    verdict = judge_choice(question, likelihood[asked][: len(question.lengths)], normalised=normalised)
+    verdict = judge_choice(question, likelihood[asked][: len(question.choices)], normalised=normalised)
     if verdict.correct is None or not callable(question.task.config.process_results):
         return verdict
     results = list(zip(likelihood[asked].tolist(), greedy[asked].tolist(), strict=True))
@@ -200,8 +198,11 @@ def _judge(question: Question, likelihood: np.ndarray, greedy: np.ndarray) -> Ve
     return replace(verdict, correct=correct, extra=extra)
 
 
-def _judge_generated(prepared: Prepared, answers: Sequence[tuple[str, bool]]) -> tuple[list[Verdict], str | None]:
-    """Apply each task's filters and scorer; of several filters the most tolerant counts, and the note names it."""
+def judge_generated(prepared: Prepared, answers: Sequence[tuple[str, bool]]) -> tuple[list[Verdict], str | None]:
+    """Apply each task's filters and scorer; of several filters the most tolerant counts, and the note names it.
+
+    ``answers``: text and whether the token limit cut it off, one for each instance.
+    """
     for instance, (text, _) in zip(prepared.instances, answers, strict=True):
         # Both must be reset: lm-eval appends, and would go on judging the first checkpoint's answers.
         instance.resps, instance.filtered_resps = [text], {}
@@ -215,21 +216,41 @@ def _judge_generated(prepared: Prepared, answers: Sequence[tuple[str, bool]]) ->
         chosen = _TOLERANT if _TOLERANT in names else names[0]
         note = f"answers read with the filter {chosen}" if len(names) > 1 else None
         for question, instance in zip(questions, task._instances, strict=True):
-            read = instance.filtered_resps[chosen]
-            metrics = task.process_results(question.doc, [read])
-            correct, extra = _headline(metrics)
-            text, cut = answers[question.requests.start]
-            verdicts.append(
-                Verdict(
-                    correct=correct,
-                    score=float(metrics.get("reward", correct)),
-                    output=text,
-                    parsed=bool(metrics.get("parsed", read != _UNREAD)),
-                    truncated=cut,
-                    extra=extra,
-                )
-            )
+            verdicts.append(_judge_one(question, instance.filtered_resps[chosen], answers[question.requests.start]))
     return verdicts, note
+
+
+def _judge_one(question: Question, read: Any, given: tuple[str, bool]) -> Verdict:
+    """Verdict on what a filter ``read`` in the answer that was ``given`` (text, and whether it was cut off)."""
+    metrics = question.task.process_results(question.doc, [read])
+    correct, extra = _headline(metrics)
+    parsed = bool(metrics.get("parsed", read != _UNREAD))
+    text, cut = given
+    return Verdict(
+        correct=correct,
+        # A scorer that reads one of several options says how likely a guess is right.
+        chance=float(metrics.get("chance", 0.0)),
+        score=float(metrics.get("reward", correct)),
+        answer=_answer_read(question, read) if parsed else None,
+        output=text,
+        parsed=parsed,
+        truncated=cut,
+        extra=extra,
+    )
+
+
+def _answer_read(question: Question, filtered: Any) -> str | None:
+    """What the scorer takes for the answer: ``read(doc, output)`` of its module where that is ours and has one.
+
+    Otherwise what the task's filters left, if they left a text; None for a task without filters.
+    """
+    config = question.task.config
+    module = getattr(config.process_results, "__module__", "")
+    reader = getattr(sys.modules.get(module), "read", None) if module.startswith("driftlab.") else None
+    found = filtered if config.filter_list else None
+    if reader is not None:
+        found = reader(question.doc, filtered)
+    return found if isinstance(found, str) else None
 
 
 def _headline(metrics: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
@@ -237,5 +258,5 @@ def _headline(metrics: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
     name = next((name for name in _HEADLINES if name in metrics), None)
     if name is None:
         raise DriftlabError(f"the task returned {sorted(metrics)}; one of {', '.join(_HEADLINES)} is needed")
-    further = {key: float(value) for key, value in metrics.items() if key not in (*_HEADLINES, "parsed", "reward")}
+    further = {key: float(value) for key, value in metrics.items() if key not in (*_HEADLINES, *_OTHERS)}
     return float(metrics[name]), further

@@ -239,7 +239,7 @@ def _add_predictions(rows: _Rows, checkpoint: Checkpoint, total: _Change) -> Non
     moments = theory.coordinate_moments(updates)
     predicted: float | None = None
     if moments is None:
-        rows.add("predicted_norm", None, "l2", n, note="no law for this sequence of penalties and step sizes")
+        rows.add("predicted_norm", None, "l2", n, note=_why_no_law(updates))
     else:
         predicted = math.sqrt(n * moments.second)
         sd = theory.norm_sd(moments, n)
@@ -256,6 +256,12 @@ def _add_predictions(rows: _Rows, checkpoint: Checkpoint, total: _Change) -> Non
         rows.add("random_walk_ratio", None, "ratio", n, note=note)
     else:
         rows.add("random_walk_ratio", math.sqrt(total.squared) / predicted, "ratio", n)
+
+
+def _why_no_law(updates: Sequence[Update]) -> str:
+    if theory.repeats_noise(updates):
+        return "noise seeds repeat, and under an L1 anchor there is no law for that"
+    return "no law for this sequence of penalties and step sizes"
 
 
 def _add_anchored(rows: _Rows, updates: Sequence[Update], n: int) -> None:

@@ -6,6 +6,19 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+NOT_MEASURED = "not measured"
+
+
+def points(value: float, *, sign: bool = True) -> str:
+    """A fraction as percentage points with one decimal; ``-0.0`` is written ``0.0``."""
+    rounded = round(100 * value, 1) + 0.0
+    return (f"{rounded:+.1f}" if sign and rounded else f"{rounded:.1f}").replace("-", "−")
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """``−2.0 [−4.1, +0.1]``, fractions in points."""
+    return f"{points(value)} [{points(low)}, {points(high)}]"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:

@@ -18,13 +18,27 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
+from driftlab.drift.curves import MARGIN
 from driftlab.errors import DriftlabError
+from driftlab.report import figures as drawings
 from driftlab.report import plots
 from driftlab.report.formats import Table, markdown_text, to_csv, to_latex, to_markdown
-from driftlab.report.frames import Frames, RunData, build_frames
+from driftlab.report.frames import Frames, build_frames
+from driftlab.report.lost import shown_items
 from driftlab.report.pairing import accuracy_rows
+from driftlab.report.runs import RunData
 from driftlab.report.tables import all_tables
-from driftlab.report.words import SCOPE, captions, main_sentence, settings, without_folders
+from driftlab.report.verdict_tables import reason_rows
+from driftlab.report.words import (
+    SCOPE,
+    SEED_SCOPE,
+    captions,
+    diagnosis,
+    explained,
+    main_sentence,
+    settings,
+    without_folders,
+)
 
 SAMPLES = 2
 SAMPLE_LENGTH = 400
@@ -58,17 +72,30 @@ class Sample:
     final_verdict: str
 
 
-def write_report(runs: Sequence[RunData], out: Path) -> Path:
+def write_report(runs: Sequence[RunData], out: Path, *, margin: float = MARGIN) -> Path:
     """Write the report of ``runs`` to folder ``out``, replacing an earlier report there, and return ``out``.
 
-    Everything is written to a folder beside it first, so that a report is never half there.
+    Args:
+        margin: largest change that still counts as stable, a fraction.
 
     Raises:
         DriftlabError: the runs cannot stand in one report, or ``out`` holds something that is not a report.
     """
+    check_folder(out)
+    return write_frames(build_frames(runs, margin=margin), runs, out)
+
+
+def check_folder(out: Path) -> None:
+    """Raises DriftlabError when ``out`` holds something that is not a report."""
     if out.exists() and not (out / "report.html").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise DriftlabError(f"{out} exists and is not a report; choose another folder")
-    frames = build_frames(runs)
+
+
+def write_frames(frames: Frames, runs: Sequence[RunData], out: Path) -> Path:
+    """Write the report of ``frames``, the tables of ``runs``; an earlier report in ``out`` is replaced.
+
+    Everything is written to a folder beside it first, so that a report is never half there.
+    """
     files = render(frames, runs)
     # "." has no name to put a folder beside.
     out = out.absolute()
@@ -98,7 +125,12 @@ def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
         "target": frames.target,
         "runs": list(frames.runs["run"]),
         "sentence": main_sentence(frames),
-        "scope": SCOPE,
+        "scope": SCOPE + SEED_SCOPE * frames.repeated,
+        "explained": explained(frames),
+        "diagnosis": diagnosis(frames),
+        "reasons": reason_rows(frames),
+        "lost": shown_items(frames.lost),
+        "repeated": frames.repeated,
         "tables": tables,
         "figures": figures,
         "problems": problem_rows(frames),
@@ -115,6 +147,7 @@ def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
     for name, table in tables.items():
         for suffix, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
             files[f"tables/{name}.{suffix}"] = write(table).encode()
+    files["tables/lost-items.csv"] = frames.lost.to_csv(index=False, lineterminator="\n").encode()
     return files
 
 
@@ -127,11 +160,12 @@ def draw(frames: Frames) -> list[Shown]:
     target = accuracy[(accuracy["group"] == frames.target) & (accuracy["status"] == "ok")]
     prior = accuracy[accuracy["group"].isin(frames.priors) & (accuracy["status"] == "ok")]
     plan: tuple[tuple[str, str, Callable[[Frames], plots.Figure], int], ...] = (
-        ("target", "a. Target", plots.target_figure, len(target) + len(frames.updates)),
-        ("priors", "b. Prior tasks", plots.prior_figure, len(prior)),
-        ("norms", "c. Update norm", plots.norm_figure, len(frames.rows("update_norm", probe="weights"))),
-        ("kl", "d. KL divergence from the base", plots.kl_figure, len(frames.rows("kl_base_to_step", probe="kl"))),
-        ("path", "e. Prior average against target", plots.path_figure, len(frames.prior_averages)),
+        ("target", "a. Target", drawings.target_figure, len(target) + len(frames.updates)),
+        ("differences", "b. Change of the prior tasks", drawings.difference_figure, len(frames.bands)),
+        ("priors", "c. Prior tasks", drawings.prior_figure, len(prior)),
+        ("norms", "d. Update norm", drawings.norm_figure, len(frames.rows("update_norm", probe="weights"))),
+        ("kl", "e. KL divergence from the base", drawings.kl_figure, len(frames.rows("kl_base_to_step", probe="kl"))),
+        ("path", "f. Prior average against target", drawings.path_figure, len(frames.prior_averages)),
     )
     texts = captions(frames)
     shown = []
@@ -149,10 +183,11 @@ def problem_rows(frames: Frames) -> list[tuple[str, ...]]:
 
 
 def samples(frames: Frames) -> list[Sample]:
-    """A few target outputs of each run, base beside final: items that changed first, then by item."""
+    """A few target outputs of each arm's first run, base beside final: items that changed first, then by item."""
     found = []
     table = frames.examples[(frames.examples["task"] == frames.target) & frames.examples["output"].notna()]
-    for run, last in frames.runs[["run", "last_step"]].itertuples(index=False, name=None):
+    first = frames.runs.drop_duplicates("arm")
+    for run, last in first[["run", "last_step"]].itertuples(index=False, name=None):
         own = table[table["run"] == run].drop_duplicates(["step", "item"]).set_index("item")
         base, final = own[own["step"] == 0], own[own["step"] == last]
         if last == 0:

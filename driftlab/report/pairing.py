@@ -6,15 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
-from driftlab.drift.stats import PairedDifference, average_difference, paired_difference
+from driftlab.drift.paired import bootstrap_intervals, mcnemar_midp, retention
+from driftlab.drift.power import minimal_detectable_difference
+from driftlab.drift.stats import PairedDifference, average_difference, clustered_mean, paired_difference
+from driftlab.report.scores import LOGLIK, Scores, TaskScores
 
 NAN = float("nan")
+SEED = 0
+"""Of every private generator of a report: the same runs give the same report."""
 _ESTIMATE = ["difference", "stderr", "low", "high", "n", "gained", "lost"]
 _PAIRED = [*_ESTIMATE, "n_clusters"]
-DIFFERENCE_COLUMNS = ["run", "arm", "task", "role", "step", *_PAIRED, "unpaired", "status", "note"]
-AVERAGE_COLUMNS = ["run", "arm", "step", *_ESTIMATE, "n_tasks", "status", "note"]
+_FURTHER = ["bootstrap_low", "bootstrap_high", "p_value", "detectable", "retention", "retention_low", "retention_high"]
+_MARGIN = ["margin_difference", "margin_low", "margin_high"]
+_NUMBERS = [*_PAIRED, *_FURTHER, *_MARGIN]
+DIFFERENCE_COLUMNS = ["run", "arm", "task", "role", "profile", "step", *_NUMBERS, "unpaired", "status", "note"]
+AVERAGE_COLUMNS = ["run", "arm", "profile", "step", *_ESTIMATE, "n_tasks", "status", "note"]
 
 
 def each(table: pd.DataFrame) -> Iterator[Any]:
@@ -28,41 +38,54 @@ def accuracy_rows(measurements: pd.DataFrame) -> pd.DataFrame:
 
 
 def difference_table(
-    runs: pd.DataFrame, measurements: pd.DataFrame, examples: pd.DataFrame, target: str, priors: Sequence[str]
+    runs: pd.DataFrame, measurements: pd.DataFrame, scores: Scores, target: str, priors: Sequence[str]
 ) -> pd.DataFrame:
     """Per (run, task, step > 0): mean change of ``correct`` since step 0 over the items stored at both steps.
 
-    Differences are fractions; ``unpaired`` counts items stored at one of the two steps only. Where an accuracy row is
-    absent or not ``ok``, or no item can be paired, the numbers are NaN and ``status`` and ``note`` say why.
+    Differences are fractions; ``unpaired`` counts items stored at one of the two steps only. ``p_value`` is McNemar's
+    mid-p, or the t test's where items share clusters; ``detectable`` the true change that this n and flip rate would
+    show with 80 % power; ``retention`` is corrected for chance; margins are in nats. Where an accuracy row is absent or
+    not ``ok``, or no item can be paired, the numbers are NaN and ``status`` and ``note`` say why.
     """
-    # Items of equal content share a hash; their order in the file, which is fixed, tells them apart.
-    occurrence = examples.groupby(["run", "step", "task", "item"]).cumcount()
-    keyed = examples.assign(occurrence=occurrence).set_index(["item", "occurrence"])
-    stored: dict[Any, pd.DataFrame] = dict(iter(keyed.groupby(["run", "task", "step"])))
     accuracies = {(row.run, row.group, row.step): row for row in each(accuracy_rows(measurements))}
+    chances = measurements[(measurements["quantity"] == "chance") & (measurements["step"] == 0)]
+    chance = {(row.run, row.group): row.value for row in each(chances)}
     rows = []
     for run, arm in zip(runs["run"], runs["arm"], strict=True):
         steps = sorted(set(measurements.loc[measurements["run"] == run, "step"]) - {0})
-        for step in steps:
-            for task in (target, *priors):
+        for task in (target, *priors):
+            found = scores.get((run, task))
+            boots = {} if found is None else _bootstraps(found)
+            for step in steps:
                 status, note = _unusable(accuracies, run, task, step)
                 row: dict[str, Any] = {"run": run, "arm": arm, "task": task, "step": step}
                 row |= {"role": "target" if task == target else "prior", "status": status, "note": note}
+                row["profile"] = None if found is None else found.profile
                 if status == "ok":
-                    row |= _pair(stored.get((run, task, 0)), stored.get((run, task, step)), step)
+                    row |= _pair(found, step, chance.get((run, task)))
+                    row |= boots.get(step, {}) if row["status"] == "ok" else {}
                 rows.append(row)
-    return pd.DataFrame(rows, columns=DIFFERENCE_COLUMNS).astype(dict.fromkeys(_PAIRED, "float64"))
+    table = pd.DataFrame(rows, columns=DIFFERENCE_COLUMNS).astype(dict.fromkeys(_NUMBERS, "float64"))
+    table = table.sort_values("step", kind="stable").sort_values("run", kind="stable", key=_as_listed(runs))
+    return table.reset_index(drop=True)
+
+
+def _as_listed(runs: pd.DataFrame) -> Any:
+    order = {run: number for number, run in enumerate(runs["run"])}
+    return lambda column: column.map(order)
 
 
 def average_table(differences: pd.DataFrame, priors: Sequence[str]) -> pd.DataFrame:
-    """Per (run, step > 0): unweighted mean change over the prior tasks, the target left out.
+    """Per (run, profile, step > 0): unweighted mean change over ``priors``, the target left out.
 
     An average over fewer tasks is another quantity, so one prior task without a difference makes the row NaN.
     """
     rows = []
     chosen = differences[differences["task"].isin(priors)]
-    for (run, arm, step), part in chosen.groupby(["run", "arm", "step"], sort=False):
-        row: dict[str, Any] = {"run": run, "arm": arm, "step": step}
+    profiles = chosen.dropna(subset="profile").drop_duplicates("task").set_index("task")["profile"]
+    chosen = chosen.assign(profile=chosen["task"].map(profiles).fillna(LOGLIK))
+    for (run, arm, profile, step), part in chosen.groupby(["run", "arm", "profile", "step"], sort=False):
+        row: dict[str, Any] = {"run": run, "arm": arm, "profile": profile, "step": step}
         missing = part[part["status"] != "ok"]
         if len(missing):
             listed = ", ".join(
@@ -76,20 +99,24 @@ def average_table(differences: pd.DataFrame, priors: Sequence[str]) -> pd.DataFr
     return pd.DataFrame(rows, columns=AVERAGE_COLUMNS).astype(dict.fromkeys(_ESTIMATE, "float64"))
 
 
-def prior_average_table(measurements: pd.DataFrame, target: str, priors: Sequence[str]) -> pd.DataFrame:
-    """Per (run, step) where the target and every prior have an accuracy: the priors' unweighted mean, and the target's.
+def prior_average_table(
+    measurements: pd.DataFrame, target: str, priors: Sequence[str], profiles: Mapping[str, str]
+) -> pd.DataFrame:
+    """Per (run, profile, step) where the target and every such prior have an accuracy: their unweighted mean.
 
-    Both are fractions.
+    Accuracies are fractions.
     """
     ok = accuracy_rows(measurements)
     ok = ok[ok["status"] == "ok"]
     rows = []
     for (run, arm, step), part in ok.groupby(["run", "arm", "step"], sort=False):
         values = dict(zip(part["group"], part["value"], strict=True))
-        if priors and all(task in values for task in (target, *priors)):
-            mean = sum(values[task] for task in priors) / len(priors)
-            rows.append((run, arm, step, mean, values[target], len(priors)))
-    return pd.DataFrame(rows, columns=["run", "arm", "step", "prior_average", "target_accuracy", "n_tasks"])
+        for profile in dict.fromkeys(profiles[task] for task in priors):
+            tasks = [task for task in priors if profiles[task] == profile]
+            if all(task in values for task in (target, *tasks)):
+                mean = sum(values[task] for task in tasks) / len(tasks)
+                rows.append((run, arm, profile, step, mean, values[target], len(tasks)))
+    return pd.DataFrame(rows, columns=["run", "arm", "profile", "step", "prior_average", "target_accuracy", "n_tasks"])
 
 
 def _unusable(accuracies: Mapping[Any, Any], run: str, task: str, step: int) -> tuple[str, str | None]:
@@ -103,16 +130,57 @@ def _unusable(accuracies: Mapping[Any, Any], run: str, task: str, step: int) -> 
     return "ok", None
 
 
-def _pair(base: pd.DataFrame | None, tuned: pd.DataFrame | None, step: int) -> dict[str, Any]:
-    if base is None or tuned is None:
+def _pair(found: TaskScores | None, step: int, chance: float | None) -> dict[str, Any]:
+    base, tuned = (None, None) if found is None else (found.at(0), found.at(step))
+    if found is None or base is None or tuned is None:
         return {"status": "not measured", "note": f"no items stored at step {0 if base is None else step}"}
-    common = base.index.intersection(tuned.index)
-    unpaired = len(base) + len(tuned) - 2 * len(common)
-    if not len(common):
+    common = np.isfinite(base) & np.isfinite(tuned)
+    unpaired = int((np.isfinite(base) ^ np.isfinite(tuned)).sum())
+    if not common.any():
         return {"status": "failed", "note": f"steps 0 and {step} share no item", "unpaired": unpaired}
-    before, after = base.loc[common], tuned.loc[common]
-    result = paired_difference(before["correct"], after["correct"], before["cluster"].tolist())
-    return asdict(result) | {"unpaired": unpaired}
+    clusters, strata = found.choose(common)
+    result = paired_difference(base[common], tuned[common], clusters, strata)
+    row = asdict(result) | {"unpaired": unpaired}
+    flips, independent = (result.gained + result.lost) / result.n, result.n_clusters == result.n
+    if independent:
+        row["p_value"] = mcnemar_midp(result.gained, result.lost)
+    elif result.stderr is not None:
+        row["p_value"] = 2 * float(stats.t.sf(abs(result.difference) / result.stderr, result.n_clusters - 1))
+    # Clusters widen the error beyond that of independent items with the same flips.
+    plain = flips - result.difference**2
+    effect = 1.0 if result.stderr is None or plain <= 0 else max(1.0, result.stderr**2 * result.n / plain)
+    row["detectable"] = minimal_detectable_difference(result.n, flips, design_effect=1.0 if independent else effect)
+    if chance is not None and np.isfinite(chance):
+        kept = retention(base[common], tuned[common], chance, clusters, strata)
+        if kept is not None:
+            row |= {"retention": kept.value, "retention_low": kept.low, "retention_high": kept.high}
+    if not found.generated:
+        row |= _margins(found, step)
+    return row
+
+
+def _margins(found: TaskScores, step: int) -> dict[str, Any]:
+    """Mean change of the log-likelihood margin, which moves long before answers flip."""
+    change = found.margin[found.steps.index(step)] - found.margin[found.steps.index(0)]
+    finite = np.isfinite(change)
+    if not finite.any():
+        return {}
+    mean = clustered_mean(change[finite], *found.choose(finite))
+    return {"margin_difference": mean.mean, "margin_low": mean.low, "margin_high": mean.high}
+
+
+def _bootstraps(found: TaskScores) -> dict[int, dict[str, float]]:
+    """Percentile bootstrap interval of each step's change, over the items stored at every step."""
+    complete = found.complete
+    if 0 not in found.steps or len(found.steps) < 2 or not complete.any():
+        return {}
+    scores = found.correct[:, complete]
+    clusters, strata = found.choose(complete)
+    intervals = bootstrap_intervals((scores[1:] - scores[0]).T, clusters, strata, seed=SEED)
+    return {
+        step: {"bootstrap_low": ends.low, "bootstrap_high": ends.high}
+        for step, ends in zip(found.steps[1:], intervals, strict=True)
+    }
 
 
 def _result(record: Mapping[str, Any]) -> PairedDifference:

@@ -21,8 +21,12 @@ def problem_table(
     updates: pd.DataFrame,
     examples: pd.DataFrame,
     tasks: Sequence[str],
+    inert: Sequence[str],
 ) -> pd.DataFrame:
-    """One row per problem: run, step (or steps; empty for the whole run), what, status, note."""
+    """One row per problem: run, step (or steps; empty for the whole run), what, status, note.
+
+    ``inert``: tasks none of whose items changed at any step of any run.
+    """
     headline = measurements[pd.MultiIndex.from_frame(measurements[["probe", "quantity"]]).isin(HEADLINES)]
     measured = headline[["probe", "quantity", "group"]].itertuples(index=False, name=None)
     expected = list(dict.fromkeys([*(("lm_eval", "accuracy", task) for task in tasks), *measured]))
@@ -36,7 +40,8 @@ def problem_table(
         rows += [(run.run, str(row.step), "update", "noted", row.note) for row in each(notes)]
         rows += _not_ok(own)
         rows += _absent(own, run.run, expected)
-        rows += _inert(run.run, own, examples[examples["run"] == run.run])
+        rows += _inert(run.run, own, inert)
+        rows += _unpaired(run.run, examples[examples["run"] == run.run])
         rows += _disagreements(own, examples[examples["run"] == run.run])
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -62,16 +67,28 @@ def _absent(rows: pd.DataFrame, run: str, expected: Sequence[tuple[str, str, str
             yield run, ", ".join(absent), f"{probe} {quantity}, {group}", "not measured", "no row stored"
 
 
-def _inert(run: str, rows: pd.DataFrame, examples: pd.DataFrame) -> Iterator[Problem]:
+def _inert(run: str, rows: pd.DataFrame, inert: Sequence[str]) -> Iterator[Problem]:
     """Tasks none of whose answers ever changed, and steps at which the weights are the base again."""
-    if examples["step"].nunique() > 1:
-        verdicts = examples.groupby(["task", "item"])["correct"].nunique().groupby("task").max()
-        for task in verdicts.index[verdicts <= 1]:
-            note = "no item changed at any measured step: the task adds zeros to an average and narrows its interval"
-            yield run, "", f"lm_eval accuracy, {task}", "noted", note
+    for task in inert:
+        note = "no item changed at any measured step of any run: the metric is constant and in no average"
+        yield run, "", f"lm_eval accuracy, {task}", "noted", note
     same = rows[(rows["quantity"] == "zero_fraction") & (rows["group"] == "all") & (rows["value"] == 1.0)]
     for row in each(same[same["step"] > 0]):
         yield run, str(row.step), "weights", "noted", "the weights are exactly the base: nothing was trained"
+
+
+def _unpaired(run: str, examples: pd.DataFrame) -> Iterator[Problem]:
+    """Items that some measured steps of a task have and others lack: verdicts leave them out."""
+    for task, part in examples.groupby("task", sort=False):
+        sets = {step: set(items) for step, items in part.groupby("step")["item"]}
+        common, every = set.intersection(*sets.values()), set.union(*sets.values())
+        if common != every:
+            lacking = ", ".join(str(step) for step, items in sets.items() if items != every)
+            note = (
+                f"{len(every - common)} of {len(every)} items are not stored at every step, for example "
+                f"{min(every - common)}; verdicts use the {len(common)} that are"
+            )
+            yield run, lacking, f"lm_eval items, {task}", "unpaired", note
 
 
 def _disagreements(rows: pd.DataFrame, examples: pd.DataFrame) -> Iterator[Problem]:

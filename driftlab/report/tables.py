@@ -8,21 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from driftlab.drift.paired import holm
 from driftlab.drift.stats import norm_band, proportion_interval, t_quantile
 from driftlab.drift.theory import fit_constant
-from driftlab.report.formats import Table
+from driftlab.report.formats import NOT_MEASURED, Table, interval, points
 from driftlab.report.frames import Frames
 from driftlab.report.pairing import accuracy_rows, each
-
-NOT_MEASURED = "not measured"
-
-
-def points(value: float, *, sign: bool = True) -> str:
-    """A fraction as percentage points with one decimal; ``-0.0`` is written ``0.0``."""
-    rounded = round(100 * value, 1) + 0.0
-    return (f"{rounded:+.1f}" if sign and rounded else f"{rounded:.1f}").replace("-", "−")
+from driftlab.report.verdict_tables import (
+    average_name,
+    control_comparison_table,
+    floor_table,
+    profiles,
+    rule_comparison_table,
+    seed_means_table,
+    target_curve_table,
+    verdict_table,
+)
 
 
 def change(row: Mapping[str, Any] | None) -> str:
@@ -31,14 +35,9 @@ def change(row: Mapping[str, Any] | None) -> str:
         return NOT_MEASURED
     if row["status"] != "ok":
         return str(row["status"])
-    if row["gained"] + row["lost"] == 0:
-        return "0.0 [no item changed]"
     if pd.isna(row["low"]):
         return f"{points(row['difference'])} [no interval: one cluster]"
-    if row["low"] == row["high"]:
-        # Every cluster changed alike, so the estimated error is 0, which is not knowledge of the true change.
-        return f"{points(row['difference'])} [no interval: every cluster alike]"
-    return f"{points(row['difference'])} [{points(row['low'])}, {points(row['high'])}]"
+    return interval(row["difference"], row["low"], row["high"])
 
 
 def at_last_step(frames: Frames, table: pd.DataFrame, run: str, **where: str) -> dict[str, Any] | None:
@@ -51,36 +50,45 @@ def at_last_step(frames: Frames, table: pd.DataFrame, run: str, **where: str) ->
 
 
 def final_table(frames: Frames) -> Table:
-    """Final minus base per task and run, and the average over the prior tasks."""
+    """Final minus base per task and run, and the averages over the prior tasks."""
     runs = [(row.run, row.last_step) for row in each(frames.runs)]
     rows = []
     for task in (frames.target, *frames.priors):
         cells = [at_last_step(frames, frames.differences, run, task=task) for run, _ in runs]
         name = f"{task} (target)" if task == frames.target else task
         rows.append((name, _items(cells), *(change(cell) for cell in cells)))
-    if frames.priors:
-        cells = [at_last_step(frames, frames.averages, run) for run, _ in runs]
-        rows.append((f"average of {_tasks(len(frames.priors))}", _items(cells), *(change(cell) for cell in cells)))
+    for profile in profiles(frames):
+        cells = [at_last_step(frames, frames.averages, run, profile=profile) for run, _ in runs]
+        rows.append((average_name(frames, profile), _items(cells), *(change(cell) for cell in cells)))
     last = frames.runs.set_index("run")["last_step"]
     data = pd.concat(
         [frames.differences.drop(columns="arm"), frames.averages.drop(columns="arm").assign(task="", role="average")]
     )
-    data = data[data["step"] == data["run"].map(last)]
+    data = data[data["step"] == data["run"].map(last)].reset_index(drop=True)
     data = data.astype(dict.fromkeys(["n", "n_clusters", "gained", "lost", "unpaired", "n_tasks"], "Int64"))
+    data["p_value_holm"] = _holm(data)
     return Table(
         name="final-minus-base",
         title="Accuracy, final minus base, in points [95 % interval]",
         columns=("task", "items", *(f"{run}, step {last_step}" for run, last_step in runs)),
         rows=tuple(rows),
-        data=data.reset_index(drop=True),
+        data=data,
         source="Each change is the mean of `correct` at the final step minus `correct` at step 0 in `examples/`, over "
-        "items with the same `task` and `item` at both; items with the same `cluster` are not taken as independent. "
-        "The average is the unweighted mean of the prior tasks' changes; its items are their sum.",
+        "items with the same `task` and `item` at both; items with the same `cluster` are not taken as independent, "
+        "and a `stratum` is not taken as sampled. Intervals are of one comparison each, not corrected. The average is "
+        "the unweighted mean of the prior tasks' changes; its items are their sum. The CSV also holds bootstrap "
+        "intervals, McNemar's mid-p (of a t test where items share clusters) with Holm's correction over the prior "
+        "tasks of a run, the smallest change visible, chance-corrected retention and the change of the margin.",
     )
 
 
-def _tasks(number: int) -> str:
-    return "1 prior task" if number == 1 else f"{number} prior tasks"
+def _holm(data: pd.DataFrame) -> pd.Series:
+    """Holm-adjusted p-values of each run's prior tasks."""
+    adjusted = pd.Series(float("nan"), index=data.index)
+    known = data[(data["role"] == "prior") & data["p_value"].notna()]
+    for _, part in known.groupby("run", sort=False):
+        adjusted.loc[part.index] = np.array(holm(part["p_value"].tolist()))
+    return adjusted
 
 
 def _items(cells: list[dict[str, Any] | None]) -> str:
@@ -101,17 +109,17 @@ def accuracy_table(frames: Frames) -> Table:
             picked = {kind: _first(part) for kind, part in kinds.items()}
             step = "" if picked["lowest"] is None else f" (step {picked['lowest']['step']})"
             shown = {kind: _accuracy(row) for kind, row in picked.items()}
-            rows.append((task, run, shown["base"], shown["final"], shown["lowest"] + step, _unparsed(picked)))
+            rows.append((task, run, shown["base"], shown["final"], shown["lowest"] + step))
             data += [{"at": kind} | row for kind, row in picked.items() if row is not None]
     return Table(
         name="accuracy",
         title="Accuracy in % [95 % interval], at step 0, at the final step and where it was lowest",
-        columns=("task", "run", "base", "final", "lowest after base", "unparsed, base → final"),
+        columns=("task", "run", "base", "final", "lowest after base"),
         rows=tuple(rows),
         data=pd.DataFrame(data, columns=["at", *stored.columns.drop("arm")]),
-        source="`value`, `n` and `n_unparsed` of rows with probe `lm_eval`, quantity `accuracy` in "
-        "`measurements.jsonl`. Intervals are Wilson's, items taken as independent. The lowest of many "
-        "measured steps is picked for being low, so it reads lower than it is.",
+        source="`value` and `n` of rows with probe `lm_eval`, quantity `accuracy` in `measurements.jsonl`. Intervals "
+        "are Wilson's, items taken as independent. The lowest of many measured steps is picked for being low, so it "
+        "reads lower than it is; the verdicts account for that.",
     )
 
 
@@ -134,26 +142,38 @@ def _accuracy(row: Mapping[str, Any] | None) -> str:
     return _shown(row, text)
 
 
-def _unparsed(picked: Mapping[str, dict[str, Any] | None]) -> str:
-    counts = [_shown(picked[kind], lambda row: f"{row['n_unparsed']} of {row['n']}") for kind in ("base", "final")]
-    return " → ".join(counts)
+_FORMAT = {
+    "accuracy": "accuracy",
+    "unparsed_fraction": "unparsed",
+    "accuracy_parsed": "accuracy among parsed",
+    "truncated_fraction": "truncated",
+}
 
 
-def peak_table(frames: Frames) -> Table:
-    """Where training reward and target accuracy were highest."""
+def format_table(frames: Frames) -> Table:
+    """Generated answers, base and final: loss of format told apart from loss of knowledge."""
+    table = frames.measurements[frames.measurements["probe"] == "lm_eval"]
+    generated = set(table.loc[table["quantity"] == "unparsed_fraction", "group"])
     rows = []
-    for run in frames.runs["run"]:
-        for quantity in ("training reward", "target accuracy"):
-            found = frames.peaks[(frames.peaks["run"] == run) & (frames.peaks["quantity"] == quantity)]
-            value = f"{found['value'].iloc[0]:.3f}" if len(found) else NOT_MEASURED
-            rows.append((run, quantity, value, str(found["step"].iloc[0]) if len(found) else NOT_MEASURED))
+    for task in (task for task in (frames.target, *frames.priors) if task in generated):
+        for run in frames.runs["run"]:
+            own = table[(table["run"] == run) & (table["group"] == task) & (table["step"] == 0)]
+            cells = []
+            for quantity in _FORMAT:
+                base = _first(own[own["quantity"] == quantity])
+                final = at_last_step(frames, table, run, quantity=quantity, group=task)
+                shown = [_shown(row, lambda row: points(row["value"], sign=False)) for row in (base, final)]
+                cells.append(" → ".join(shown))
+            rows.append((task, run, *cells))
     return Table(
-        name="peaks",
-        title="Highest training reward (mean over members) and target accuracy (fraction), first of equals",
-        columns=("run", "quantity", "highest value", "at step"),
+        name="format",
+        title="Generated answers in %, base → final: what could be read, and what was right among that",
+        columns=("task", "run", *_FORMAT.values()),
         rows=tuple(rows),
-        data=frames.peaks,
-        source="Mean of `rewards` in `updates.jsonl`; `value` of the target's `accuracy` rows in `measurements.jsonl`.",
+        data=table[table["group"].isin(generated) & table["quantity"].isin(_FORMAT)].drop(columns="arm"),
+        source="`value` of rows with probe `lm_eval` in `measurements.jsonl`. An answer that cannot be read is wrong "
+        "and counted as unparsed; when accuracy falls and accuracy among parsed does not, the format was lost, not "
+        "the knowledge. The CSV holds every step.",
     )
 
 
@@ -254,4 +274,6 @@ def _digits(value: float) -> str:
 
 def all_tables(frames: Frames) -> list[Table]:
     """Every table, in the order of the report."""
-    return [build(frames) for build in (final_table, accuracy_table, peak_table, norm_table, kl_table)]
+    judged = (verdict_table, seed_means_table, control_comparison_table, target_curve_table, rule_comparison_table)
+    rest = (floor_table, final_table, accuracy_table, format_table, norm_table, kl_table)
+    return [build(frames) for build in (*judged, *rest)]

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from driftlab.report.formats import points
 from driftlab.report.frames import Frames
-from driftlab.report.pairing import accuracy_rows
-from driftlab.report.tables import at_last_step, points
+from driftlab.report.pairing import accuracy_rows, each
+from driftlab.report.tables import at_last_step
+from driftlab.report.verdict_tables import average_name, profiles
+from driftlab.report.verdicts import AVERAGE
 
 SCOPE = (
-    "Intervals are 95 % and say how far another draw of evaluation items could move a number; another training seed "
-    "can move it further. They are not corrected for the number of tasks and steps shown; the comparison that counts "
-    "is the final step with the base."
+    "Verdicts on prior tasks come from intervals that hold for all prior tasks and measured steps of a run together "
+    "(95 %), so looking at many checkpoints makes no dip. Other intervals are 95 % for one comparison and say how far "
+    "another draw of evaluation items could move a number; another training seed can move it further."
 )
+SEED_SCOPE = " Over several seeds the seed is the unit."
 
 
 def main_sentence(frames: Frames) -> str:
-    """What each run did to the target and to the prior tasks, in one sentence."""
+    """What each run (or arm, where arms have several) did to the target and to the prior tasks."""
+    if frames.repeated:
+        return "; ".join(_arm(frames, arm) for arm in frames.runs["arm"].unique()) + "."
     parts = []
     for run, last in frames.runs[["run", "last_step"]].itertuples(index=False, name=None):
         if last == 0:
@@ -29,11 +36,96 @@ def main_sentence(frames: Frames) -> str:
             continue
         target = _moved(at_last_step(frames, frames.differences, run, task=frames.target))
         text = f"{run}: from step 0 to step {last} the target {frames.target} {target}"
-        if frames.priors:
-            average = _moved(at_last_step(frames, frames.averages, run))
-            text += f" and the average accuracy on {prior_tasks(frames)} {average}"
-        parts.append(text)
+        for profile in profiles(frames):
+            average = _moved(at_last_step(frames, frames.averages, run, profile=profile))
+            text += f" and the {average_name(frames, profile)} {average}"
+        parts.append(text + _said(frames, frames.verdicts[frames.verdicts["run"] == run]))
     return "; ".join(parts) + "."
+
+
+def _said(frames: Frames, verdicts: pd.DataFrame) -> str:
+    """`` (prior tasks: 3 stable, 1 declined: piqa)``, every task but the stable ones by name."""
+    own = verdicts[verdicts["task"] != AVERAGE]
+    if not len(own):
+        return ""
+    parts = []
+    for word, count in Counter(own["verdict"]).most_common():
+        tasks = ", ".join(dict.fromkeys(own.loc[own["verdict"] == word, "task"]))
+        parts.append(f"{count} {word}" + ("" if word in ("stable", "cannot say") else f" ({tasks})"))
+    return f"; verdicts on prior tasks: {', '.join(parts)}"
+
+
+def _arm(frames: Frames, arm: str) -> str:
+    own = frames.runs[frames.runs["arm"] == arm]
+    last = own["last_step"].min()
+    rows = frames.seeds[(frames.seeds["arm"] == arm) & (frames.seeds["step"] == last)]
+    target = _over_seeds(rows[rows["task"] == frames.target])
+    text = f"{arm}, {len(own)} seed{'' if len(own) == 1 else 's'}: by step {last} the target {frames.target} {target}"
+    for profile in profiles(frames):
+        mean = _over_seeds(rows[(rows["task"] == AVERAGE) & (rows["profile"] == profile)])
+        text += f" and the {average_name(frames, profile)} {mean}"
+    return text + _said(frames, frames.verdicts[frames.verdicts["arm"] == arm])
+
+
+def _over_seeds(rows: pd.DataFrame) -> str:
+    if not len(rows):
+        return "was not measured in every seed"
+    row = rows.iloc[0]
+    if pd.isna(row["low"]):
+        return f"changed by {points(row['mean'])} points (one seed)"
+    ends = f"{points(row['mean'])} points, 95 % interval over seeds {points(row['low'])} to {points(row['high'])}"
+    if row["low"] <= 0 <= row["high"]:
+        return f"shows no change distinguishable from zero ({ends})"
+    return f"{'rose' if row['low'] > 0 else 'fell'} ({ends})"
+
+
+def diagnosis(frames: Frames) -> list[str]:
+    """One sentence per run (per arm with several) on its training reward, in LIT-236's terms (arXiv 2602.00170)."""
+    found = []
+    table = frames.targets[frames.targets["curve"] == "training reward"]
+    means = table[~table["run"].isin(frames.runs["run"])]
+    for row in each(means if len(means) else table):
+        if row.verdict == "peaked and decays":
+            text = (
+                f"the training reward peaked at iteration {row.peak:.0f} (between {row.peak_low:.0f} and "
+                f"{row.peak_high:.0f}) and then fell by {row.fallen:.3f}. LIT-236 derives such a decay: directions of "
+                "high curvature keep collecting noise of variance κ = σ²/N after the gain along slow directions has "
+                "run out. Stop at the peak; a larger population or a smaller σ delays and lifts it"
+            )
+        elif row.verdict == "still rising":
+            text = (
+                f"the training reward still rises at the end ({row.reason}), so LIT-236's decay has not begun and a "
+                "longer run may gain more"
+            )
+        elif row.verdict == "plateau":
+            text = (
+                f"the training reward is level at the end and not past a peak that can be told from it ({row.reason}); "
+                "LIT-236's decay is not seen at this length"
+            )
+        else:
+            text = f"nothing can be said about a peak of the training reward: {row.reason}"
+        found.append(f"{row.run}: {text}.")
+    return found
+
+
+def explained(frames: Frames) -> list[str]:
+    """One sentence per arm: what of the change of the prior tasks the random walk alone explains."""
+    found = []
+    for row in each(frames.controls[frames.controls["task"] == AVERAGE]):
+        name = average_name(frames, row.profile)
+        if pd.isna(row.low):
+            found.append(f"{row.arm}: beside the random walk nothing can be said about the {name}.")
+            continue
+        ends = f"{points(row.difference)} points [{points(row.low)}, {points(row.high)}]"
+        over = f"{row.n:.0f} seeds" if row.unit == "seeds" else f"{row.n:.0f} items of one seed"
+        told = f"the {name} changed by {points(row.change)}, by {points(row.walk)} in the random walk alone"
+        if row.low > 0 or row.high < 0:
+            kind = "less" if row.low > 0 else "more"
+            verdict = f"the arm lost {kind} than a random walk of the same length does"
+        else:
+            verdict = "the difference is not distinguishable from zero, so the random walk alone may explain the change"
+        found.append(f"{row.arm}: {told}; difference {ends} over {over}: {verdict}.")
+    return found
 
 
 def _moved(row: Mapping[str, Any] | None) -> str:
@@ -44,19 +136,13 @@ def _moved(row: Mapping[str, Any] | None) -> str:
     size = points(row["difference"])
     if row["gained"] + row["lost"] == 0:
         return "kept every item's result"
-    if pd.isna(row["low"]) or row["low"] == row["high"]:
-        # One cluster, or every cluster alike: an estimated error of 0 is not knowledge of the true change.
+    if pd.isna(row["low"]):
         return f"changed by {size} points with no interval to judge it by"
     interval = f"95 % interval {points(row['low'])} to {points(row['high'])}"
     if row["low"] > 0 or row["high"] < 0:
         verb = "rose" if row["low"] > 0 else "fell"
         return f"{verb} by {points(abs(row['difference']), sign=False)} points ({interval})"
     return f"shows no change distinguishable from zero ({size} points, {interval})"
-
-
-def prior_tasks(frames: Frames) -> str:
-    """``4 prior tasks``."""
-    return f"{len(frames.priors)} prior task{'' if len(frames.priors) == 1 else 's'}"
 
 
 def captions(frames: Frames) -> dict[str, str]:
@@ -72,6 +158,15 @@ def captions(frames: Frames) -> dict[str, str]:
         "target": f"Training reward (mean over {members} members, drawn at iteration t around checkpoint t − 1) "
         f"and accuracy on {frames.target} ({target} items, Wilson 95 % intervals with items taken as "
         "independent); stars mark the highest value of each run.",
+        "differences": f"Change since step 0 on each prior task ({prior} items) and on their average; "
+        + (
+            "thin lines are seeds, the thick line their mean with its 95 % t interval over seeds"
+            if frames.repeated
+            else "the bands hold for all prior tasks and steps of a run together (95 %), so a band that leaves 0 "
+            "anywhere is a change"
+        )
+        + f"; dotted lines at ±{100 * frames.margin:g} points bound what counts as stable, the grey band is the "
+        "measured noise floor (no band: smaller than a line, or not measured).",
         "priors": f"Accuracy on each prior task ({prior} items); bars are the 95 % interval of the change since step "
         "0, paired by item with cluster-robust errors and drawn around the accuracy, so a bar that clears the dotted "
         "base line is a change beyond that interval.",
@@ -80,7 +175,7 @@ def captions(frames: Frames) -> dict[str, str]:
         "width about 1.96/√(2d), so it can be thinner than the line), and the two broken lines leave the anchor out.",
         "kl": f"Token-weighted KL divergence from base to step over the full vocabulary, on continuations of the base "
         f"model ({kl} sequences per text set); bars are 95 % t intervals over sequences.",
-        "path": f"Average accuracy over {prior_tasks(frames)} ({prior} items each) against target accuracy ({target} "
+        "path": f"Accuracy averaged over prior tasks ({prior} items each) against target accuracy ({target} "
         "items), one point per measured step, coloured by iteration and joined in order; no intervals are drawn here, "
         "figures a and b show them.",
     }

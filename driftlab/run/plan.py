@@ -1,4 +1,4 @@
-"""From a preset or TOML file and ``--set`` overrides to the runs it asks for, one per arm."""
+"""From a preset or TOML file and ``--set`` overrides to the runs it asks for, one per arm and seed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,21 @@ def presets() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def load_plan(source: str, overrides: Sequence[str] = (), arms: Sequence[str] = ()) -> list[PlannedRun]:
+def load_plan(
+    source: str, overrides: Sequence[str] = (), arms: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> list[PlannedRun]:
     """Read preset ``source`` or the TOML file of that name; apply ``key.path=value`` overrides.
 
     A file may hold a table ``[arms."NAME"]`` per arm, whose entries override the rest; without one there is one run.
-    ``arms`` keeps only the named arms.
+    ``arms`` keeps only the named arms. With ``seeds`` every arm becomes one run per seed, in place of the file's seed,
+    seed by seed and the arms within: a set that is interrupted leaves runs that can be compared.
 
     Raises:
-        SpecError: unknown preset, key or arm (with the nearest valid one), or a value that cannot be run.
+        SpecError: unknown preset, key or arm (with the nearest valid one), a seed named twice, or a value that cannot
+            be run.
     """
+    if seeds and any("seed" in _parse_override(override) for override in overrides):
+        raise SpecError("--seeds and --set seed=... both name the seed: give one of them")
     document = _read(source)
     if not isinstance(document.get("arms", {}), dict):
         raise SpecError(f"arms in {source} must be tables such as [arms.ES], got {document['arms']!r}")
@@ -56,11 +63,10 @@ def load_plan(source: str, overrides: Sequence[str] = (), arms: Sequence[str] = 
     unknown = [arm for arm in arms if arm not in tables]
     if unknown:
         raise SpecError(f"unknown arm {unknown[0]!r} in {source}; {_nearest(unknown[0], tables)}")
+    chosen = [arm for arm in tables if not arms or arm in arms]
     planned = []
-    for arm, table in tables.items():
-        if arms and arm not in arms:
-            continue
-        given = _merge(document, {"arm": arm, **table})
+    for own, arm in product([{"seed": seed} for seed in seeds] or [{}], chosen):
+        given = _merge(document, {"arm": arm, **tables[arm], **own})
         for override in overrides:
             given = _merge(given, _parse_override(override))
         if given.get("data") is None and os.environ.get("DRIFTLAB_DATA"):
@@ -69,8 +75,27 @@ def load_plan(source: str, overrides: Sequence[str] = (), arms: Sequence[str] = 
     folders = [one.folder for one in planned]
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
-        raise SpecError(f"two arms of {source} would write to the same folder {twice[0]!r}; give them other names")
+        raise SpecError(f"two runs of {source} would write to the same folder {twice[0]!r}; give the arms other names")
     return planned
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Run seeds from a list such as ``0,1,2``.
+
+    Raises:
+        SpecError: an entry that is empty, negative or no whole number, or a seed that stands there twice.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not re.fullmatch(r"[0-9]{1,18}", part):
+            raise SpecError(
+                f"--seeds takes whole numbers of at most 18 digits, such as 0,1,2, got {part!r} in {text!r}"
+            )
+    seeds = tuple(map(int, parts))
+    twice = [seed for seed in seeds if seeds.count(seed) > 1]
+    if twice:
+        raise SpecError(f"--seeds names seed {twice[0]} more than once in {text!r}: every seed is one run of an arm")
+    return seeds
 
 
 def resolve(given: Mapping[str, Any], source: str) -> RunSpec:
@@ -95,13 +120,20 @@ def _read(source: str) -> dict[str, Any]:
     if source in presets():
         text = (resources.files("driftlab") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
     elif path.suffix == ".toml" and path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = _text(path)
     else:
         raise SpecError(f"no preset or .toml file named {source!r}; {_nearest(source, presets())}")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{source} is not valid TOML: {error}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not UTF-8 text (byte {error.start} is wrong): save it as UTF-8") from None
 
 
 def _parse_override(text: str) -> dict[str, Any]:

@@ -22,7 +22,8 @@ class Update:
         sigma: perturbation scale used for the rollouts.
         alpha: step scale.
         penalty, decay: anchored weight decay after the step; ``decay`` is alpha times lambda.
-        rewards: mean reward of each member (mirrored: all plus members, then all minus members).
+        rewards: mean reward of each member (mirrored: all plus members, then all minus members); empty for a null
+            control without rollouts.
         step_norm: L2 norm of this step in weight space, decay included.
         step_cosine: cosine with the previous step; None for the first step or when a step is zero.
         weights_hash: hash of the master weights after this update.
@@ -55,7 +56,7 @@ class Measurement:
 
     Attributes:
         step: updates applied to the base model when it was measured.
-        probe: ``weights``, ``kl`` or ``lm_eval``.
+        probe: ``weights``, ``kl``, ``lm_eval`` or ``floor``.
         quantity: the glossary's name for it, for example ``accuracy``.
         group: task, text set or layer group; ``all`` for the whole model.
         value: None exactly when ``status`` is not ``ok``.
@@ -91,13 +92,17 @@ class Example:
     Attributes:
         task: lm-eval task name.
         item: content hash of the document.
-        cluster: items that are not independent share it (a theory, a category); the item itself otherwise.
+        cluster: items that are not independent share it, such as questions on one theory; the item itself otherwise.
+        stratum: the part of the benchmark that the item belongs to (a category), which was fixed and not sampled;
+            None where there is none, and in runs of schema 1.
         correct: headline metric of the item, 0 or 1.
         score: log-likelihood margin (gold minus best other, nats) for choice tasks, reward for generated ones;
             None where undefined.
         output_length: generated characters; None for choice tasks.
         parsed, truncated: None for choice tasks.
         output: generated text; None for choice tasks.
+        answer: text of the choice that was taken, or what the task's filter or scorer read in ``output``. None when
+            nothing could be read or there is neither, and in runs of schema 1.
     """
 
     step: int
@@ -110,3 +115,5 @@ class Example:
     parsed: bool | None
     truncated: bool | None
     output: str | None
+    stratum: str | None = None
+    answer: str | None = None

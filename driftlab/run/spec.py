@@ -21,7 +21,8 @@ class ModelSpec(_Frozen):
     """The base model.
 
     ``source`` is ``nano`` (the embedded model), a Hugging Face folder, a ``.gguf`` file, or a hub id.
-    ``dtype`` is what is served; the master weights are always float32.
+    ``dtype`` is what is served; the master weights are always float32. ``chat`` renders training prompts and the
+    prompts of generated tasks with the tokenizer's chat template; choice tasks keep lm-eval's stock form.
     """
 
     source: str
@@ -111,15 +112,39 @@ class LmEvalProbeSpec(_Frozen):
     batch_size: Annotated[int, Field(ge=1)] = 16
 
 
+class FloorProbeSpec(_Frozen):
+    """The base scored again under conditions that ought not to matter.
+
+    ``items`` per task, a seeded subset of those of ``lm_eval``; null for all of them.
+    """
+
+    items: Annotated[int, Field(ge=1)] | None = None
+
+
 class ProbesSpec(_Frozen):
     weights: WeightsProbeSpec | None = WeightsProbeSpec()
     kl: KlProbeSpec | None = None
     lm_eval: LmEvalProbeSpec | None = None
+    floor: FloorProbeSpec | None = None
+
+    @model_validator(mode="after")
+    def _floor_of_something(self) -> Self:
+        if self.floor is not None and self.lm_eval is None:
+            raise ValueError(
+                "probes.floor measures the noise of probes.lm_eval, which is absent: add it or leave the floor out"
+            )
+        return self
+
+
+Control = Literal["none", "shuffled-reward", "random-direction", "base"]
 
 
 class RunSpec(_Frozen):
     """One run: one arm, one seed.
 
+    ``control`` replaces training by a null control, whose updates say nothing about the task:
+    ``shuffled-reward`` is ES with its coefficients dealt to other noise draws, a random walk; ``random-direction`` is
+    a straight line of the walk's length along one noise draw; ``base`` measures the base model again at every step.
     ``keyframes_every`` stores full weights every so many updates (they only shorten replay); null stores none.
     ``threads`` is the number of CPU threads, part of what makes numbers repeatable.
     ``data`` is a folder of benchmark files in the hub's names; null reads the hub.
@@ -128,6 +153,7 @@ class RunSpec(_Frozen):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     arm: Annotated[str, Field(pattern=r"[A-Za-z0-9]")] = "ES"
     seed: Annotated[int, Field(ge=0)] = 0
+    control: Control = "none"
     threads: Annotated[int, Field(ge=1)] = 1
     data: Path | None = None
     keyframes_every: Annotated[int, Field(ge=1)] | None = None
@@ -142,6 +168,25 @@ class RunSpec(_Frozen):
     def decay(self) -> float:
         """alpha times lambda: what one application of the anchor takes."""
         return self.es.step_scale * self.anchor.lam
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether training evaluates members; a control that does not has no rewards."""
+        return self.control in ("none", "shuffled-reward")
+
+    @model_validator(mode="after")
+    def _possible_control(self) -> Self:
+        if not self.rolls_out and self.anchor.penalty != "none":
+            raise ValueError(
+                f"control is {self.control} and anchor.penalty is {self.anchor.penalty}, but a {self.control} arm "
+                'takes no anchor: give this arm anchor = { penalty = "none", lambda = 0.0 }'
+            )
+        if self.control == "random-direction" and self.es.mirrored:
+            raise ValueError(
+                "control is random-direction with es.mirrored, but a straight line has no mirrored members: "
+                "set es.mirrored to false for this arm"
+            )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

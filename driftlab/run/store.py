@@ -20,9 +20,13 @@ from typing import Any, TypeVar
 from driftlab.errors import RunError
 from driftlab.run.records import Example, Measurement, Update
 
-SCHEMA = 1
-# Which release reads which schema; every schema ever written stays listed.
-READERS = {1: "0.1"}
+SCHEMA = 2
+# The first release that reads a schema; every schema ever written stays listed.
+READERS = {1: "0.1", 2: "0.2"}
+_ITEMS = "items.json.gz"
+
+ItemTexts = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""By task and item: ``question``, the item's own prompt, and ``right``, its right answer."""
 
 Record = TypeVar("Record", Update, Measurement, Example)
 
@@ -53,8 +57,10 @@ class RunStore:
         """What was repaired while reading, in words."""
 
     @classmethod
-    def create(cls, path: Path, manifest: Manifest, references: Mapping[str, Any]) -> RunStore:
-        """A new run with its reference texts; the directory appears whole, so a kill leaves none or one to resume.
+    def create(cls, path: Path, manifest: Manifest, references: Mapping[str, Any], items: ItemTexts) -> RunStore:
+        """A new run with its reference texts and its items' texts; both are written once and never again.
+
+        The directory appears whole, so a kill leaves none or one to resume.
 
         Raises:
             RunError: ``path`` exists.
@@ -67,6 +73,7 @@ class RunStore:
         store = cls(partial, manifest, [])
         store._write_manifest()
         _replace(partial / "references.json", json.dumps(references, separators=(",", ":")).encode())
+        _replace(partial / _ITEMS, _compressed(json.dumps(items, ensure_ascii=False, separators=(",", ":"))))
         partial.rename(path)
         return cls(path, manifest, [])
 
@@ -119,12 +126,8 @@ class RunStore:
         """Rows first, then the examples file, whose presence says that the step is complete."""
         _append(self.path / "measurements.jsonl", measurements)
         lines = "".join(_line(example) for example in examples)
-        buffer = io.BytesIO()
-        # No time and no name in the header: the same examples give the same bytes.
-        with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as stream:
-            stream.write(lines.encode())
         (self.path / "examples").mkdir(exist_ok=True)
-        _replace(self._examples_file(step), buffer.getvalue())
+        _replace(self._examples_file(step), _compressed(lines))
 
     def measurements(self) -> list[Measurement]:
         """Rows of complete steps."""
@@ -138,10 +141,7 @@ class RunStore:
 
     def examples(self, step: int) -> list[Example]:
         file = self._examples_file(step)
-        try:
-            lines = gzip.decompress(file.read_bytes()).split(b"\n")[:-1]
-        except (OSError, EOFError, ValueError, zlib.error) as error:
-            raise RunError(f"{file} cannot be read ({error}); restore it from a copy") from None
+        lines = _decompressed(file).split(b"\n")[:-1]
         return [_parse(line, Example, file, number) for number, line in enumerate(lines, start=1)]
 
     def _examples_file(self, step: int) -> Path:
@@ -188,6 +188,17 @@ class RunStore:
             raise RunError(f"{file} cannot be read ({error}); restore it from a copy") from None
         return found
 
+    def items(self) -> ItemTexts:
+        """Texts of the measured items; empty when lm-eval's tasks were not asked for, and for a run of schema 1."""
+        if self.manifest.schema == 1:
+            return {}
+        file = self.path / _ITEMS
+        try:
+            found: ItemTexts = json.loads(_decompressed(file))
+        except ValueError as error:
+            raise RunError(f"{file} is not valid JSON ({error}); restore it from a copy") from None
+        return found
+
     def _read(self, file: Path, kind: type[Record]) -> list[Record]:
         if not file.exists():
             return []
@@ -220,6 +231,21 @@ def _parse(line: bytes | str, kind: type[Record], file: Path, number: int) -> Re
         return kind(**{**document, **lists})
     except (ValueError, TypeError) as error:
         raise RunError(f"{file} line {number} is not a valid record ({error}); restore the file from a copy") from None
+
+
+def _compressed(text: str) -> bytes:
+    """gzip without time and name in the header: the same text gives the same bytes."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as stream:
+        stream.write(text.encode())
+    return buffer.getvalue()
+
+
+def _decompressed(file: Path) -> bytes:
+    try:
+        return gzip.decompress(file.read_bytes())
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise RunError(f"{file} cannot be read ({error}); restore it from a copy") from None
 
 
 def _append(file: Path, records: Iterable[Update | Measurement]) -> None:

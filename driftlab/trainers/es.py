@@ -24,6 +24,7 @@ class Evaluation:
     """Mean reward of each member over the fixed batch, and what it cost."""
 
     rewards: tuple[float, ...]
+    prompt_tokens: int
     generated_tokens: int
     rollout_seconds: float
     reward_seconds: float
@@ -76,6 +77,7 @@ class EsTrainer:
         rewards = tuple(self._mean_reward(index, answers) for index, answers in enumerate(completions))
         return Evaluation(
             rewards=rewards,
+            prompt_tokens=len(members) * sum(map(len, self.prompts)),
             generated_tokens=sum(len(answer.tokens) for answers in completions for answer in answers),
             rollout_seconds=rolled - started,
             reward_seconds=time.perf_counter() - rolled,
@@ -97,13 +99,28 @@ class EsTrainer:
         anchored = self.spec.anchor.penalty != "none" and self.spec.decay > 0
         return "all rewards equal: zero ES step" + (", the anchor still applied" if anchored else "")
 
+    def shaped(self, rewards: Sequence[float]) -> tuple[float, ...]:
+        """Rewards of all members to one coefficient per noise draw."""
+        return coefficients(rewards, mirrored=self.spec.es.mirrored)
+
     def tell(self, seeds: Sequence[int], evaluation: Evaluation, started: float) -> Update:
-        es, began = self.spec.es, time.perf_counter()
-        scores = coefficients(evaluation.rewards, mirrored=es.mirrored)
         flat = min(evaluation.rewards) == max(evaluation.rewards)
+        scores = self.shaped(evaluation.rewards)
+        return self.advance(seeds, scores, evaluation, started, note=self._flat_note() if flat else None)
+
+    def advance(
+        self,
+        seeds: Sequence[int],
+        scores: Sequence[float],
+        evaluation: Evaluation,
+        started: float,
+        note: str | None = None,
+    ) -> Update:
+        """Move ``state`` by ``scores`` along the noise of ``seeds``, then the anchor; the record of it."""
+        es, began = self.spec.es, time.perf_counter()
         step = Step(
             seeds=tuple(seeds),
-            coefficients=scores,
+            coefficients=tuple(scores),
             population=es.population,
             alpha=es.step_scale,
             penalty=self.spec.anchor.penalty,
@@ -132,8 +149,8 @@ class EsTrainer:
             step_norm=geometry.norm,
             step_cosine=geometry.cosine,
             weights_hash=fingerprint,
-            prompt_tokens=es.population * sum(map(len, self.prompts)),
+            prompt_tokens=evaluation.prompt_tokens,
             generated_tokens=evaluation.generated_tokens,
             seconds={part: round(value, 6) for part, value in seconds.items()},
-            note=self._flat_note() if flat else None,
+            note=note,
         )

@@ -1,0 +1,212 @@
+"""Verdicts on curves: what a run did to a prior task, and whether the target is still rising, level or past its peak.
+
+Pure functions on estimates. A prior task's verdict asks up to three questions, each through intervals that hold for all
+tasks and checkpoints of a run together in 95 of 100 runs: did a checkpoint move away from the base; only where one did,
+is the final one away from that one; and is the final one back at the base. A run in which nothing changes is called
+changed in at most 5 of 100 runs, because the later questions are not reached unless the first erred. A return takes
+yes to all three, and to call one falsely the question whose answer is no must err (intersection-union test; Berger
+1982), so they need no correction for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from driftlab.drift.bands import (
+    DRAWS,
+    Band,
+    Curve,
+    against_base,
+    against_final,
+    band,
+    contrast_errors,
+    critical_values,
+    normal_errors,
+)
+
+PriorWord = Literal["stable", "dipped and recovered", "declined", "gained", "gained and settled back", "cannot say"]
+
+MARGIN = 0.05
+"""Largest change (fraction) that still counts as stable: the size of the effect in dispute (LIT-238's −5.2 points)."""
+FEWEST_CHECKPOINTS = 3
+"""Base included: with fewer there is no curve."""
+DRAWDOWN_DRAWS = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A change at one step, with the ends of its interval (fractions)."""
+
+    step: int
+    change: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Critical:
+    """Critical values of a run, over all its prior tasks and their average.
+
+    Attributes:
+        moved: over the changes of all checkpoints since base.
+        back: over the changes from every checkpoint to the final one.
+        ended: over the final changes since base alone.
+    """
+
+    moved: float
+    back: float
+    ended: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriorVerdict:
+    """What a run did to one prior task (or to their average).
+
+    Attributes:
+        word: the verdict.
+        reason: why, in words, with the numbers that decided.
+        final, lowest, highest: change since base there, with the simultaneous interval.
+        came_back: final minus lowest, with an interval simultaneous over all such differences; None when the lowest
+            is the final step.
+        drawdown: largest fall from an earlier value, base included, to a later one.
+        drawdown_noise: what 95 % of curves without any change stay below.
+        average: time-averaged change over the run (trapezoids over steps, base included) with its own 95 % interval.
+        items_needed: items at which every interval would fit the margin; None where they do.
+    """
+
+    word: PriorWord
+    reason: str
+    final: Point
+    lowest: Point
+    highest: Point
+    came_back: Point | None
+    drawdown: float
+    drawdown_noise: float
+    average: Point
+    items_needed: int | None
+
+
+def too_short(checkpoints: int) -> str | None:
+    """Why a curve of that many checkpoints, base included, gets no verdict; None when it is long enough."""
+    if checkpoints >= FEWEST_CHECKPOINTS:
+        return None
+    return f"a curve verdict needs {FEWEST_CHECKPOINTS} checkpoints, base included, and {checkpoints} were measured"
+
+
+def run_critical_values(
+    curves: Sequence[Curve], *, averaged: Sequence[int], seed: int, level: float = 0.95, draws: int = DRAWS
+) -> Critical:
+    """Critical values for prior tasks that are judged together, and the mean of those in ``averaged`` (indices)."""
+    checkpoints = len(curves[0].change)
+    since_base = against_base(checkpoints)
+    families = [since_base, against_final(checkpoints), since_base[-1:]]
+    return Critical(*critical_values(curves, families, averaged=averaged, seed=seed, level=level, draws=draws))
+
+
+def prior_verdict(
+    curve: Curve, steps: Sequence[int], critical: Critical, *, margin: float = MARGIN, seed: int = 0
+) -> PriorVerdict:
+    """Verdict on one prior task, given the critical values of its run.
+
+    A checkpoint has fallen (risen) when its simultaneous interval lies below (above) 0. *declined*, *gained*: the final
+    one has. *dipped and recovered*: an earlier one fell, the final one lies above it beyond the interval of their
+    difference, and the final change's interval among the final changes alone stays above ``-margin``. *gained and
+    settled back*: its mirror image. *stable*: every interval lies within ``± margin``. Everything else is *cannot say*.
+
+    Raises:
+        ValueError: fewer checkpoints than a curve needs (``too_short``).
+    """
+    short = too_short(len(steps) + 1)
+    if short is not None:
+        raise ValueError(short)
+    based = band(curve, against_base(len(steps)), critical.moved)
+    back = band(curve, against_final(len(steps)), critical.back)
+    points = [_point(step, based, index) for index, step in enumerate(steps)]
+    returns = [_point(step, back, index) for index, step in enumerate(steps[:-1])]
+    ended = _point(steps[-1], band(curve, against_base(len(steps))[-1:], critical.ended), 0)
+    worst, best = int(np.argmin(based.estimate)), int(np.argmax(based.estimate))
+    word, reason = _word(points, returns, ended, margin)
+    widest = float((critical.moved * based.stderr).max())
+    drawdown, noise = _drawdown(curve, seed)
+    return PriorVerdict(
+        word=word,
+        reason=reason,
+        final=points[-1],
+        lowest=points[worst],
+        highest=points[best],
+        came_back=returns[worst] if worst < len(steps) - 1 else None,
+        drawdown=drawdown,
+        drawdown_noise=noise,
+        average=_time_average(curve, steps),
+        items_needed=int(np.ceil(curve.n * (widest / margin) ** 2)) if widest > margin else None,
+    )
+
+
+def _point(step: int, found: Band, index: int) -> Point:
+    return Point(
+        step=step,
+        change=float(found.estimate[index]),
+        low=float(found.low[index]),
+        high=float(found.high[index]),
+    )
+
+
+def _word(points: Sequence[Point], returns: Sequence[Point], ended: Point, margin: float) -> tuple[PriorWord, str]:
+    final, earlier = points[-1], list(zip(points[:-1], returns, strict=True))
+    if final.high < 0:
+        return "declined", f"the final change {_interval(final)} lies below 0"
+    if final.low > 0:
+        return "gained", f"the final change {_interval(final)} lies above 0"
+    fell = [(point, back) for point, back in earlier if point.high < 0]
+    rose = [(point, back) for point, back in earlier if point.low > 0]
+    if any(back.low > 0 for _, back in fell) and ended.low > -margin:
+        dip = min((point for point, _ in fell), key=lambda point: point.change)
+        return "dipped and recovered", f"{_interval(dip)} at step {dip.step}, {_interval(ended)} at the end"
+    if any(back.high < 0 for _, back in rose) and ended.high < margin:
+        top = max((point for point, _ in rose), key=lambda point: point.change)
+        return "gained and settled back", f"{_interval(top)} at step {top.step}, {_interval(ended)} at the end"
+    if fell or rose:
+        moved = (fell or rose)[0][0]
+        return "cannot say", (
+            f"it {'fell' if fell else 'rose'} at step {moved.step} ({_interval(moved)}), and the final change "
+            f"{_interval(ended)} leaves open whether that lasted"
+        )
+    if all(-margin < point.low and point.high < margin for point in points):
+        return "stable", f"at every step the interval lies within ±{100 * margin:g} points"
+    widest = max(points, key=lambda point: max(-point.low, point.high))
+    return "cannot say", (
+        f"no change is distinguishable from 0, but {_interval(widest)} at step {widest.step} leaves room for one of "
+        f"more than {100 * margin:g} points"
+    )
+
+
+def _interval(point: Point) -> str:
+    texts = [f"{100 * value:+.1f}".replace("-", "−") for value in (point.change, point.low, point.high)]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
+
+
+def _drawdown(curve: Curve, seed: int) -> tuple[float, float]:
+    """Observed maximum drawdown, and the 95 % quantile of that of curves which only jitter as this one's items do."""
+    path = np.concatenate([[0.0], curve.change])
+    noise = normal_errors(np.random.default_rng(seed), DRAWDOWN_DRAWS, curve.covariance)
+    noise = np.concatenate([np.zeros((len(noise), 1)), noise], axis=1)
+    falls = (np.maximum.accumulate(noise, axis=1) - noise).max(axis=1)
+    return float((np.maximum.accumulate(path) - path).max()), float(np.quantile(falls, 0.95))
+
+
+def _time_average(curve: Curve, steps: Sequence[int], level: float = 0.95) -> Point:
+    """Mean of the change over the run's steps, piecewise linear between checkpoints, starting from 0 at the base."""
+    times = np.array([0, *steps], dtype=np.float64)
+    gaps = np.diff(times)
+    weights = np.zeros(len(times))
+    weights[:-1] += gaps / 2
+    weights[1:] += gaps / 2
+    contrast = (weights / times[-1])[1:]
+    change = float(contrast @ curve.change)
+    half = float(stats.t.ppf((1 + level) / 2, curve.n_clusters - 1) * contrast_errors(curve, contrast[None, :])[0])
+    return Point(step=steps[-1], change=change, low=change - half, high=change + half)

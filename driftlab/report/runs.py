@@ -1,0 +1,165 @@
+"""Runs as a report reads them: stored records to tables, and whether runs can stand in one report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from driftlab.errors import DriftlabError
+from driftlab.run.records import Example, Measurement, Update
+from driftlab.run.store import Manifest, RunStore
+from driftlab.tasks.targets import TARGETS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunData:
+    """Everything a report uses of one run.
+
+    ``notices`` says in words what was repaired while reading; ``items`` holds the items' texts by task and item.
+    """
+
+    path: Path
+    manifest: Manifest
+    updates: Sequence[Update]
+    measurements: Sequence[Measurement]
+    examples: Sequence[Example]
+    notices: Sequence[str] = ()
+    items: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+
+
+def read_run(path: Path) -> RunData:
+    """Read a stored run. Raises RunError when it cannot be read."""
+    store = RunStore.open(path)
+    examples = [example for step in store.example_steps() for example in store.examples(step)]
+    return RunData(
+        path=path,
+        manifest=store.manifest,
+        updates=store.updates(),
+        measurements=store.measurements(),
+        examples=examples,
+        notices=tuple(store.notices),
+        items=store.items(),
+    )
+
+
+def check_together(runs: Sequence[RunData]) -> None:
+    if not runs:
+        raise DriftlabError("a report needs at least one run")
+    for run in runs:
+        if not run.measurements:
+            raise DriftlabError(
+                f"run {run.manifest.run_id} holds no measurement (status {run.manifest.status}); "
+                "finish it with --resume, or leave it out"
+            )
+    for what, read in (
+        ("target task", lambda manifest: target_task(manifest)),
+        ("base model", lambda manifest: manifest.model["weights_hash"]),
+        ("served dtype", lambda manifest: manifest.spec["model"]["dtype"]),
+        *((f"items and prompts of {task}", _tasks_hash(task)) for task in _common_tasks(runs)),
+    ):
+        seen = {read(run.manifest): run.manifest.run_id for run in reversed(runs)}
+        if len(seen) > 1:
+            listed = ", ".join(f"{run_id} has {value}" for value, run_id in sorted(seen.items()))
+            raise DriftlabError(f"runs in one report must share the {what}: {listed}; report them apart")
+
+
+def _common_tasks(runs: Sequence[RunData]) -> list[str]:
+    return sorted(set.intersection(*(set(run.manifest.tasks) for run in runs)))
+
+
+def _tasks_hash(task: str) -> Callable[[Manifest], str]:
+    return lambda manifest: str(manifest.tasks[task])
+
+
+def target_task(manifest: Manifest) -> str:
+    """lm-eval name of the task trained on; a target of somebody else's is taken to be named as its lm-eval task."""
+    name = str(manifest.spec["target"]["task"])
+    return TARGETS[name].lm_eval_task if name in TARGETS else name
+
+
+def run_labels(runs: Sequence[RunData]) -> list[str]:
+    """What a reader calls each run: its arm; with the seed, then the name or a number, where arms repeat."""
+    specs = [run.manifest.spec for run in runs]
+    labels = [str(spec["arm"]) for spec in specs]
+    for detail in ("seed", "name"):
+        counts = Counter(labels)
+        labels = [
+            label if counts[label] == 1 else f"{label}, {detail} {spec[detail]}"
+            for label, spec in zip(labels, specs, strict=True)
+        ]
+    counts = Counter(labels)
+    return [label if counts[label] == 1 else f"{label}, run {i}" for i, label in enumerate(labels, start=1)]
+
+
+def record_table(pairs: Sequence[tuple[str, RunData]], name: str, kind: type[Any]) -> pd.DataFrame:
+    columns = [field.name for field in fields(kind)]
+    records = [
+        (label, run.manifest.spec["arm"], *(getattr(record, column) for column in columns))
+        for label, run in pairs
+        for record in getattr(run, name)
+    ]
+    table = pd.DataFrame(records, columns=["run", "arm", *columns])
+    numbers = [column for column in ("value", "stderr", "score", "correct") if column in table]
+    return table.astype(dict.fromkeys(numbers, "float64"))
+
+
+def update_table(pairs: Sequence[tuple[str, RunData]]) -> pd.DataFrame:
+    rows = [
+        {
+            "run": label,
+            "arm": run.manifest.spec["arm"],
+            "step": update.step,
+            "reward": float(np.mean(update.rewards)) if update.rewards else float("nan"),
+            "reward_low": min(update.rewards, default=float("nan")),
+            "reward_high": max(update.rewards, default=float("nan")),
+            "members": len(update.rewards),
+            "population": update.population,
+            "sigma": update.sigma,
+            "alpha": update.alpha,
+            "penalty": update.penalty,
+            "decay": update.decay,
+            "step_norm": update.step_norm,
+            "step_cosine": float("nan") if update.step_cosine is None else update.step_cosine,
+            "seconds": update.seconds["total"],
+            "note": update.note,
+        }
+        for label, run in pairs
+        for update in run.updates
+    ]
+    columns = "run arm step reward reward_low reward_high members population sigma alpha penalty decay step_norm"
+    return pd.DataFrame(rows, columns=[*columns.split(), "step_cosine", "seconds", "note"])
+
+
+def run_row(label: str, run: RunData) -> dict[str, Any]:
+    manifest = run.manifest
+    return {
+        "run": label,
+        "arm": manifest.spec["arm"],
+        "control": manifest.spec.get("control", "none"),  # runs of schema 1 have no controls
+        "run_id": manifest.run_id,
+        "name": manifest.spec["name"],
+        "seed": manifest.spec["seed"],
+        "status": manifest.status,
+        "error": manifest.error,
+        "last_step": max(row.step for row in run.measurements),
+        "updates": len(run.updates),
+        "notices": tuple(run.notices),
+    }
+
+
+def prior_tasks(runs: Sequence[RunData], measurements: pd.DataFrame, target: str) -> tuple[str, ...]:
+    """Tasks other than the target: as the specs list them, then any other that was measured."""
+    listed = [task for run in runs for task in ((run.manifest.spec["probes"].get("lm_eval") or {}).get("tasks") or ())]
+    measured = sorted(set(measurements.loc[measurements["probe"] == "lm_eval", "group"]))
+    return tuple(task for task in dict.fromkeys([*listed, *measured]) if task != target)
+
+
+def item_texts(runs: Sequence[RunData]) -> dict[str, Mapping[str, Any]]:
+    """Items' texts by task; runs in one report have the same items."""
+    return {task: items for run in reversed(runs) for task, items in run.items.items()}

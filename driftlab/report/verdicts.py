@@ -1,0 +1,207 @@
+"""Verdicts of every run as tables: prior tasks with their simultaneous bands, and the target's two curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from driftlab.drift.bands import Curve, against_base, average_curve, band, paired_curve
+from driftlab.drift.curves import Critical, Point, PriorVerdict, prior_verdict, run_critical_values, too_short
+from driftlab.drift.peaks import Level, level_of, pooled, reward_level, target_verdict
+from driftlab.drift.power import minimal_detectable_difference
+from driftlab.report.pairing import SEED, each
+from driftlab.report.scores import Scores, TaskScores
+
+AVERAGE = ""
+"""In the column ``task``: the unweighted mean over the prior tasks of the row's profile."""
+_POINTS = ("final", "lowest", "highest", "came_back", "average")
+_ENDS = [f"{point}_{part}" for point in _POINTS for part in ("step", "change", "low", "high")]
+_NUMBERS = [*_ENDS, "drawdown", "drawdown_noise", "n", "gained", "lost", "items_needed", "detectable"]
+VERDICT_COLUMNS = ["run", "arm", "task", "profile", "verdict", "reason", *_NUMBERS]
+BAND_COLUMNS = ["run", "arm", "task", "profile", "step", "change", "low", "high"]
+_TARGET_NUMBERS = ["peak", "peak_low", "peak_high", "late_step", "late_change", "late_low", "late_high", "fallen"]
+TARGET_COLUMNS = ["run", "arm", "curve", "verdict", "reason", *_TARGET_NUMBERS]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Prior tasks of one run and profile that were measured at the same steps, judged together."""
+
+    profile: str
+    steps: tuple[int, ...]
+    tasks: list[str]
+    curves: list[Curve]
+
+
+def verdict_tables(
+    runs: pd.DataFrame, scores: Scores, priors: Sequence[str], averaged: Sequence[str], *, margin: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Verdict per (run, prior task), and per (run, profile) on the average; and the bands, per step as well.
+
+    Tasks of different profiles, or measured at different steps, are judged apart, each group at a level that keeps the
+    run's at 95 %. A task without a verdict has the word *cannot say* and the reason.
+
+    Args:
+        averaged: the prior tasks that count in an average.
+        margin: largest change that still counts as stable, a fraction.
+    """
+    rows: list[dict[str, Any]] = []
+    bands: list[dict[str, Any]] = []
+    for run in each(runs):
+        groups, unjudged = _groups(run.run, scores, priors)
+        rows += [_no_verdict(run, task, reason) for task, reason in unjudged.items()]
+        for group in groups:
+            level = 1 - 0.05 / len(groups)
+            names, curves = list(group.tasks), list(group.curves)
+            counted = _counted(run.run, group, scores, averaged)
+            if counted:
+                names.append(AVERAGE)
+                curves.append(average_curve([group.curves[index] for index in counted]))
+            critical = run_critical_values(group.curves, averaged=counted, seed=SEED, level=level)
+            for task, curve in zip(names, curves, strict=True):
+                where = {"run": run.run, "arm": run.arm, "task": task, "profile": group.profile}
+                found = prior_verdict(curve, group.steps, critical, margin=margin, seed=SEED)
+                rows.append(where | _row(found, curve, critical))
+                bands += [where | point for point in _band(curve, group.steps, critical)]
+    order = {task: number for number, task in enumerate((*priors, AVERAGE))}
+    table = pd.DataFrame(rows, columns=VERDICT_COLUMNS).astype(dict.fromkeys(_NUMBERS, "float64"))
+    return _sorted(table, runs, order), _sorted(pd.DataFrame(bands, columns=BAND_COLUMNS), runs, order)
+
+
+def _counted(run: str, group: _Group, scores: Scores, averaged: Sequence[str]) -> list[int]:
+    """Indices of the tasks in the group's average; none where it would lack a task that belongs to it."""
+    members = [task for task in averaged if (run, task) in scores and scores[run, task].profile == group.profile]
+    if len(members) < 2 or not set(members) <= set(group.tasks):
+        return []
+    return [group.tasks.index(task) for task in members]
+
+
+def _sorted(table: pd.DataFrame, runs: pd.DataFrame, order: Mapping[str, int]) -> pd.DataFrame:
+    rank = {run: number for number, run in enumerate(runs["run"])}
+    keys = pd.DataFrame({"task": table["task"].map(order), "run": table["run"].map(rank)})
+    return table.loc[keys.sort_values(["task", "run"], kind="stable").index].reset_index(drop=True)
+
+
+def _groups(run: str, scores: Scores, priors: Sequence[str]) -> tuple[list[_Group], dict[str, str]]:
+    groups: dict[tuple[str, tuple[int, ...]], _Group] = {}
+    unjudged: dict[str, str] = {}
+    for task in priors:
+        found = scores.get((run, task))
+        reason = "no items are stored" if found is None else _why_not(found)
+        if found is None or reason is not None:
+            unjudged[task] = reason or ""
+            continue
+        group = groups.setdefault((found.profile, found.steps), _Group(found.profile, found.steps[1:], [], []))
+        group.tasks.append(task)
+        group.curves.append(task_curve(found))
+    return list(groups.values()), unjudged
+
+
+def _why_not(found: TaskScores) -> str | None:
+    if found.steps[0] != 0:
+        return "the base was not measured"
+    short = too_short(len(found.steps))
+    if short is not None:
+        return short
+    if not found.complete.any():
+        return "no item was measured at every step"
+    if len(set(found.choose(found.complete)[0])) < 2:
+        return "all items share one cluster, so nothing is known about the error"
+    return None
+
+
+def task_curve(found: TaskScores) -> Curve:
+    """Paired curve over the items stored at every step."""
+    complete = found.complete
+    return paired_curve(found.correct[:, complete], *found.choose(complete))
+
+
+def _no_verdict(run: Any, task: str, reason: str) -> dict[str, Any]:
+    return {"run": run.run, "arm": run.arm, "task": task, "verdict": "cannot say", "reason": reason}
+
+
+def _row(found: PriorVerdict, curve: Curve, critical: Critical) -> dict[str, Any]:
+    row: dict[str, Any] = {"verdict": found.word, "reason": found.reason}
+    for name in _POINTS:
+        point: Point | None = getattr(found, name)
+        if point is not None:
+            row |= {f"{name}_{part}": getattr(point, part) for part in ("step", "change", "low", "high")}
+    gained, lost = int(curve.gained[-1]), int(curve.lost[-1])
+    # The variance at hand stands for n and flips, clusters included.
+    flips = min(1.0, float(curve.covariance[-1, -1]) * curve.n + float(curve.change[-1]) ** 2)
+    return row | {
+        "drawdown": found.drawdown,
+        "drawdown_noise": found.drawdown_noise,
+        "n": curve.n,
+        "gained": gained,
+        "lost": lost,
+        "items_needed": found.items_needed,
+        "detectable": minimal_detectable_difference(curve.n, flips, critical=critical.moved),
+    }
+
+
+def _band(curve: Curve, steps: Sequence[int], critical: Critical) -> list[dict[str, Any]]:
+    found = band(curve, against_base(len(steps)), critical.moved)
+    ends = zip(steps, found.estimate, found.low, found.high, strict=True)
+    return [{"step": step, "change": change, "low": low, "high": high} for step, change, low, high in ends]
+
+
+def target_table(
+    runs: pd.DataFrame, scores: Scores, rewards: Mapping[str, Sequence[Sequence[float]]], target: str, *, margin: float
+) -> pd.DataFrame:
+    """Verdict per run on the target's accuracy and on the training reward, with the interval of the peak.
+
+    Where an arm has several runs, rows on their mean follow, with error over items and over seeds.
+
+    Args:
+        rewards: by run, mean reward of each member at each iteration; empty for a run without rollouts.
+    """
+    rows = []
+    levels: dict[tuple[str, str], list[Level]] = {}
+    for run in each(runs):
+        curves: dict[str, tuple[Level | None, str]] = {
+            "target accuracy": _accuracy_level(scores.get((run.run, target))),
+            "training reward": _reward_level(rewards.get(run.run, [])),
+        }
+        for name, (level, reason) in curves.items():
+            where = {"run": run.run, "arm": run.arm, "curve": name}
+            rows.append(
+                where | ({"verdict": "cannot say", "reason": reason} if level is None else _peak(level, margin))
+            )
+            if level is not None:
+                levels.setdefault((run.arm, name), []).append(level)
+    sizes = runs["arm"].value_counts()
+    for (arm, name), own in levels.items():
+        if len(own) > 1 and len(own) == sizes[arm] and len({level.steps for level in own}) == 1:
+            where = {"run": f"{arm}, mean of {len(own)} seeds", "arm": arm, "curve": name}
+            rows.append(where | _peak(pooled(own), margin))
+    return pd.DataFrame(rows, columns=TARGET_COLUMNS).astype(dict.fromkeys(_TARGET_NUMBERS, "float64"))
+
+
+def _peak(level: Level, margin: float) -> dict[str, Any]:
+    found = target_verdict(level, margin=margin, seed=SEED)
+    row: dict[str, Any] = {"verdict": found.word, "reason": found.reason, "fallen": found.fallen}
+    row |= {"peak": found.peak, "peak_low": found.low, "peak_high": found.high}
+    return row | {f"late_{part}": getattr(found.late, part) for part in ("step", "change", "low", "high")}
+
+
+def _accuracy_level(found: TaskScores | None) -> tuple[Level | None, str]:
+    reason = "no items are stored" if found is None else _why_not(found)
+    if found is None or reason is not None:
+        return None, reason or ""
+    return level_of(task_curve(found), found.steps[1:]), ""
+
+
+def _reward_level(rewards: Sequence[Sequence[float]]) -> tuple[Level | None, str]:
+    if not rewards or not all(rewards):
+        return None, "this arm has no rollouts, hence no rewards"
+    short = too_short(len(rewards))
+    if short is not None:
+        return None, short.replace("checkpoints, base included,", "iterations")
+    if not any(np.ptp(row) for row in rewards):
+        return None, "all members earned the same at every iteration"
+    return reward_level(range(1, len(rewards) + 1), rewards), ""

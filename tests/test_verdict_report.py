@@ -1,0 +1,262 @@
+"""The report's judgements on synthetic runs whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from driftlab.report.frames import build_frames
+from driftlab.report.lost import shown_items
+from driftlab.report.page import write_report
+from driftlab.report.runs import RunData
+from driftlab.report.tables import all_tables, format_table
+from driftlab.report.verdict_tables import (
+    control_comparison_table,
+    floor_table,
+    rule_comparison_table,
+    seed_means_table,
+    target_curve_table,
+    verdict_table,
+)  # fmt: skip
+from driftlab.report.verdicts import AVERAGE
+from driftlab.report.words import diagnosis, explained, main_sentence
+from driftlab.run.records import Example
+from tests.test_report import ACCURACY, PRIORS, STEPS, TARGET, N, manifest, row, toy_run, with_a_lost_rule
+
+CHOICE = "toy_choice"
+
+
+def seeded(arm: str, seed: int, lost: int = 0, control: str = "none") -> RunData:
+    """A run whose final step loses ``lost`` further items of toy_choice."""
+    run = toy_run(arm)
+    spec = {**run.manifest.spec, "seed": seed, "control": control}
+    right = round(ACCURACY[CHOICE][30] * N)
+    examples = [
+        replace(e, correct=float(int(e.item[-3:]) < right - lost)) if (e.task, e.step) == (CHOICE, 30) else e
+        for e in run.examples
+    ]
+    rows = [
+        replace(m, value=(right - lost) / N) if (m.group, m.step, m.quantity) == (CHOICE, 30, "accuracy") else m
+        for m in run.measurements
+    ]
+    made = manifest(arm, spec=spec, run_id=f"{arm}-{seed}")
+    return replace(run, manifest=made, examples=examples, measurements=rows)
+
+
+def cells(table, **where: str) -> dict[str, str]:
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    (found,) = [row for row in rows if all(row[name] == value for name, value in where.items())]
+    return found
+
+
+def test_a_fall_is_called_by_its_name_with_the_corrected_interval() -> None:
+    frames = build_frames([toy_run()])
+    found = frames.verdicts.set_index("task").loc[CHOICE]
+    assert found["verdict"] == "declined"
+    # d is −1 for 12 of 60 items: variance by hand, half counts included; the critical value lies between one look's t
+    # and Bonferroni's for 6 looks (two tasks, three steps; one task of the two is in the average, which is then none).
+    error = math.sqrt((12 / 60 - 0.04) / 59 + 1 / 3600)
+    factor = (found["final_change"] - found["final_low"]) / error
+    assert scipy_stats.t.ppf(0.975, 59) < factor < scipy_stats.t.ppf(1 - 0.025 / 6, 19)
+    assert (found["lowest_step"], found["lowest_change"]) == (20, pytest.approx(-0.3))
+    assert (found["gained"], found["lost"]) == (0, 12)
+    assert found["drawdown"] == pytest.approx(0.3)
+    shown = cells(verdict_table(frames), **{"prior task": CHOICE})
+    assert shown["gained / lost"] == "0 / 12"
+    assert shown["floor"] == "not measured"
+
+
+def test_a_run_of_two_checkpoints_gets_no_verdict() -> None:
+    frames = build_frames([toy_run(steps=(0, 10))])
+    assert set(frames.verdicts["verdict"]) == {"cannot say"}
+    assert frames.verdicts["reason"].str.contains("3 checkpoints, base included, and 2 were measured").all()
+    assert set(frames.targets["verdict"]) <= {"cannot say", "still rising", "plateau", "peaked and decays"}
+    assert frames.targets.set_index("curve").loc["target accuracy", "verdict"] == "cannot say"
+
+
+def test_too_few_items_say_how_many_would_do() -> None:
+    run = with_a_lost_rule(toy_run())
+    frames = build_frames([run])
+    rules = frames.verdicts.set_index("task").loc["toy_rules"]
+    assert rules["verdict"] == "cannot say"
+    half = rules["final_high"] - rules["final_change"]
+    # The widest interval is the last one here; its width falls with the root of n.
+    assert rules["items_needed"] == math.ceil(N * (half / 0.05) ** 2)
+    assert set(build_frames([run], margin=0.2).verdicts.set_index("task").loc["toy_rules", ["verdict"]]) == {"stable"}
+
+
+def generated_prior(run: RunData, unparsed: int = 0) -> RunData:
+    """The same run with a third prior, toy_written, whose answers are generated: 30 of 60 right, then 24."""
+    rows, examples = list(run.measurements), list(run.examples)
+    for step in STEPS:
+        right = 30 if step == 0 else 24
+        rows.append(row(step, "lm_eval", "accuracy", "toy_written", right / N, "fraction", n_unparsed=unparsed))
+        rows.append(row(step, "lm_eval", "unparsed_fraction", "toy_written", unparsed * (step > 0) / N, "fraction"))
+        rows.append(row(step, "lm_eval", "accuracy_parsed", "toy_written", 0.5, "fraction"))
+        rows.append(row(step, "lm_eval", "truncated_fraction", "toy_written", 0.25, "fraction"))
+        for i in range(N):
+            examples.append(
+                Example(
+                    step=step, task="toy_written", item=f"w-{i:03d}", cluster=f"w-{i:03d}", correct=float(i < right),
+                    score=None, output_length=3, parsed=True, truncated=False, output=f"<b>{step}</b>", answer=str(i),
+                )
+            )  # fmt: skip
+    return replace(run, measurements=rows, examples=examples)
+
+
+def test_profiles_are_never_averaged_together() -> None:
+    frames = build_frames([generated_prior(with_a_lost_rule(toy_run()))])
+    assert frames.profiles == {
+        CHOICE: "log-likelihood", "toy_rules": "log-likelihood", "toy_written": "generative"
+    }  # fmt: skip
+    averages = frames.averages[frames.averages["step"] == 30].set_index("profile")["difference"]
+    assert averages["log-likelihood"] == pytest.approx((-0.2 - 1 / 60) / 2)
+    assert averages["generative"] == pytest.approx(-0.1)
+    judged = frames.verdicts[frames.verdicts["task"] == AVERAGE]
+    assert list(judged["profile"]) == ["log-likelihood"]  # one generative task is its own average
+    assert "average of 2 prior tasks, log-likelihood" in main_sentence(frames)
+
+
+def test_format_is_told_apart_from_knowledge() -> None:
+    shown = cells(format_table(build_frames([generated_prior(toy_run(), unparsed=12)])), task="toy_written")
+    assert shown["accuracy"] == "50.0 → 40.0"
+    assert shown["unparsed"] == "0.0 → 20.0"
+    assert shown["accuracy among parsed"] == "50.0 → 50.0"
+    assert shown["truncated"] == "25.0 → 25.0"
+
+
+def test_seeds_are_the_unit() -> None:
+    runs = [seeded("ES", seed, lost) for seed, lost in enumerate((0, 3, 9))]
+    frames = build_frames(runs)
+    assert frames.repeated
+    values = [-0.2, -0.25, -0.35]
+    ends = scipy_stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    found = frames.seeds.query("task == @CHOICE and step == 30").iloc[0]
+    assert (found["mean"], found["low"], found["high"]) == pytest.approx((np.mean(values), ends.low, ends.high))
+    assert found["sd"] == pytest.approx(np.std(values, ddof=1))
+    assert cells(seed_means_table(frames), task=CHOICE)["verdicts of the seeds"] == "3 declined"
+    assert "ES, 3 seeds: by step 30 the target toy_target" in main_sentence(frames)
+    pooled = frames.targets[frames.targets["run"] == "ES, mean of 3 seeds"]
+    assert set(pooled["curve"]) == {"target accuracy", "training reward"}
+
+
+def test_an_arm_beside_the_random_walk() -> None:
+    one = build_frames([seeded("ES", 0), seeded("walk", 0, 9, "shuffled-reward")])
+    found = one.controls.set_index("task").loc[CHOICE]
+    assert (found["change"], found["walk"], found["difference"]) == pytest.approx((-0.2, -0.35, 0.15))
+    # Paired on items: 9 of 60 gained.
+    error = math.sqrt((9 / 60 - 0.15**2) / 59 + 1 / 3600)
+    assert found["high"] - found["difference"] == pytest.approx(scipy_stats.t.ppf(0.975, 59) * error)
+    assert found["unit"] == "items"
+    runs = [seeded(arm, seed, lost, control) for seed in (0, 1, 2) for arm, lost, control in (
+        ("ES", (0, 3, 9)[seed], "none"), ("walk", (4, 5, 6)[seed], "shuffled-reward"))]  # fmt: skip
+    several = build_frames(runs).controls.set_index("task").loc[CHOICE]
+    differences = [4 / 60, 2 / 60, -3 / 60]
+    ends = scipy_stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    assert (several["difference"], several["low"], several["high"]) == pytest.approx(
+        (np.mean(differences), ends.low, ends.high)
+    )
+    assert (several["unit"], several["n"]) == ("seeds", 3)
+    shown = control_comparison_table(build_frames(runs))
+    assert cells(shown, task=CHOICE)["unit"] == "3 seeds"
+    apart = build_frames([seeded("ES", 0), seeded("walk", 1, 9, "shuffled-reward")])
+    assert cells(control_comparison_table(apart), task=CHOICE)["arm minus random walk"] == (
+        "the two arms share no training seed"
+    )
+
+
+def test_what_the_walk_explains_in_words() -> None:
+    runs = [with_a_lost_rule(seeded("ES", 0)), with_a_lost_rule(seeded("walk", 0, 1, "shuffled-reward"))]
+    (sentence,) = explained(build_frames(runs))
+    assert "by −11.7 in the random walk alone" in sentence  # toy_choice −13/60, toy_rules −1/60, halved
+    assert "so the random walk alone may explain the change" in sentence
+    more = [with_a_lost_rule(seeded("ES", 0)), with_a_lost_rule(seeded("walk", 0, 30, "shuffled-reward"))]
+    assert "lost less than a random walk" in explained(build_frames(more))[0]
+
+
+def test_stopping_rules() -> None:
+    table = rule_comparison_table(build_frames([toy_run()]))
+    reward = cells(table, rule="peak of the training reward")
+    # The reward saturates at iteration 27 and only falls after it; the nearest measured step is 30.
+    assert (reward["stops at"], reward["read at"], reward[CHOICE]) == ("27", "30", "−20.0")
+    accuracy = cells(table, rule="peak of the target accuracy")
+    assert (accuracy["stops at"], accuracy[TARGET], accuracy[CHOICE]) == ("20", "+60.0", "−30.0")
+    assert cells(table, rule="last step")[TARGET] == "+50.0"
+    decline = cells(table, rule="first clear prior decline")
+    assert decline["stops at"] == "20"  # −10 points at step 10 are 6 of 60 items: not clear
+    best = cells(table, rule="highest prior average")
+    assert (best["stops at"], best[CHOICE]) == ("0", "0.0")
+
+
+def test_the_targets_curve() -> None:
+    frames = build_frames([toy_run()])
+    accuracy = frames.targets.set_index("curve").loc["target accuracy"]
+    # 0.2, 0.5, 0.8, 0.7 over 60 items: from step 20 to the end six items are lost and none gained, 2.19 standard
+    # errors (half counts at both ends: sqrt((6/60 - 0.01)/59 + 2/3600) = 0.0456); one-sided for three competitors the
+    # critical value is at most Bonferroni's t(1 - 0.05/3) = 2.18.
+    assert (accuracy["peak"], accuracy["peak_low"], accuracy["peak_high"]) == (20, 20, 20)
+    assert accuracy["verdict"] == "peaked and decays"
+    assert cells(target_curve_table(frames), curve="target accuracy")["highest"] == "0.800"
+    (sentence,) = diagnosis(frames)
+    assert sentence.startswith("ES: the training reward still rises at the end")
+    assert "LIT-236's decay has not begun" in sentence
+
+
+def test_the_floor_is_the_largest_over_conditions() -> None:
+    run = toy_run()
+    extra = [
+        row(0, "floor", f"floor_{what}_{variant}", CHOICE, value, "fraction")
+        for variant, difference, flips in (("batch", -0.002, 0.01), ("order", 0.001, 0.02))
+        for what, value in (("difference", difference), ("flips", flips))
+    ]
+    frames = build_frames([replace(run, measurements=[*run.measurements, *extra])])
+    found = frames.floors.iloc[0]
+    assert (found["task"], found["difference"], found["flips"], found["variants"]) == (
+        CHOICE, 0.002, 0.02, "batch, order",
+    )  # fmt: skip
+    assert floor_table(frames).rows[0][:3] == (CHOICE, "0.2", "2.00")
+    assert cells(verdict_table(frames), **{"prior task": CHOICE})["floor"] == "0.2"
+
+
+def test_lost_items_with_their_answers(tmp_path: Path) -> None:
+    run = generated_prior(toy_run())
+    texts = {"toy_written": {"w-024": {"question": "<script>x</script>" + "q" * 400, "right": "42"}}}
+    frames = build_frames([replace(run, items=texts)])
+    written = frames.lost[frames.lost["task"] == "toy_written"]
+    # Items 24 to 29 are right at the base and wrong at all three later steps.
+    assert list(written["item"]) == [f"w-{i:03d}" for i in range(24, 30)]
+    assert set(zip(written["lost"], written["of"], strict=True)) == {(3, 3)}
+    choice = frames.lost[frames.lost["task"] == CHOICE]
+    # Right at the base: 48. At steps 10, 20, 30 right: 42, 30, 36: items 42 to 47 lost thrice, 36 to 41 twice.
+    counts = choice["lost"].value_counts().to_dict()
+    assert counts == {3: 6, 2: 6, 1: 6}
+    item = next(found for found in shown_items(frames.lost) if found.item == "w-024")
+    assert (item.base_answer, item.answer, item.right, item.where) == ("24", "24", "42", "ES, step 30")
+    assert item.question is not None
+    assert item.question.startswith("[…] q")
+    page = (write_report([replace(run, items=texts)], tmp_path / "report") / "report.html").read_text()
+    assert "<script>x" not in page
+    assert "lost at 3 of 3 checkpoints" in page
+
+
+def test_items_that_some_steps_lack_are_named() -> None:
+    run = toy_run()
+    kept = [e for e in run.examples if (e.task, e.step, e.item) != (CHOICE, 20, "toy_choice-007")]
+    frames = build_frames([replace(run, examples=kept)])
+    problem = frames.problems[frames.problems["status"] == "unpaired"].iloc[0]
+    assert problem["step"] == "20"
+    assert "1 of 60 items are not stored at every step, for example toy_choice-007" in problem["note"]
+    assert frames.verdicts.set_index("task").loc[CHOICE, "n"] == 59
+
+
+def test_every_table_has_its_columns_with_controls_and_seeds() -> None:
+    runs = [seeded(arm, seed, seed, control) for seed in (0, 1) for arm, control in (
+        ("ES", "none"), ("walk", "shuffled-reward"))]  # fmt: skip
+    for table in all_tables(build_frames(runs)):
+        assert all(len(cell) == len(table.columns) for cell in table.rows), table.name
+    assert len(PRIORS) == 2
