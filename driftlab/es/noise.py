@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Scheme = Literal["keyed", "shared-by-shape"]
-SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 Array = NDArray[np.float32]
 

@@ -33,7 +33,7 @@ def prompt(numbers: Sequence[int], target: float) -> str:
     listed = ", ".join(str(number) for number in numbers)
     return (
         f"Write an arithmetic expression that uses each of the numbers {listed} exactly once "
-        f"and equals {_text(target)}. You may use +, -, *, / and brackets. "
+        f"and equals {target_text(target)}. You may use +, -, *, / and brackets. "
         "Think step by step, then give only the expression in answer tags, "
         "for example <answer>(1 + 2) / 3</answer>.\n"
     )
@@ -93,7 +93,8 @@ def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str,
     }
 
 
-def _text(target: float) -> str:
+def target_text(target: float) -> str:
+    """A whole target is written without a decimal point."""
     return str(int(target)) if target == int(target) else str(target)
 
 

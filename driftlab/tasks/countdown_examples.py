@@ -25,8 +25,7 @@ def prompt(numbers: Sequence[int], target: float) -> str:
 
 
 def _posed(numbers: Sequence[int], target: float) -> str:
-    whole = int(target) if target == int(target) else target
-    return f"Numbers: {', '.join(map(str, numbers))}. Target: {whole}."
+    return f"Numbers: {', '.join(map(str, numbers))}. Target: {countdown.target_text(target)}."
 
 
 def score(numbers: Sequence[int], target: float, completion: str) -> Score:
