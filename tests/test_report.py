@@ -18,14 +18,20 @@ from driftlab.drift.stats import paired_difference
 from driftlab.errors import DriftlabError
 from driftlab.report.figures import prior_figure
 from driftlab.report.formats import points, to_latex, to_markdown
-from driftlab.report.frames import build_frames
+from driftlab.report.frames import Frames, build_frames
 from driftlab.report.looks import COLOURS, looks
 from driftlab.report.page import write_report
 from driftlab.report.runs import RunData, read_run
 from driftlab.report.tables import all_tables, final_table
-from driftlab.report.words import main_sentence, without_folders
+from driftlab.report.words import main_sentences, without_folders
 from driftlab.run.records import Example, Measurement, Update
 from driftlab.run.store import Manifest, RunStore
+
+
+def said(frames: Frames) -> str:
+    """The report's first sentences, one after the other."""
+    return " ".join(main_sentences(frames))
+
 
 TARGET = "toy_target"
 PRIORS = ("toy_choice", "toy_rules")
@@ -238,7 +244,7 @@ def test_peaks_are_the_first_highest_values() -> None:
 
 
 def test_sentence_says_what_the_intervals_say() -> None:
-    sentence = main_sentence(build_frames([toy_run()]))
+    sentence = said(build_frames([toy_run()]))
     assert re.search(r"ES: from step 0 to step 30 the target toy_target rose by 50\.0 points \(95 % interval", sentence)
     assert "and the average of 1 prior task fell by 20.0 points" in sentence
     assert "verdicts on prior tasks: 1 declined (toy_choice), 1 stable" in sentence
@@ -246,7 +252,7 @@ def test_sentence_says_what_the_intervals_say() -> None:
     flip = {"toy_choice-000": 0.0, "toy_choice-059": 1.0, "toy_rules-000": 0.0}
     base = {(e.task, e.item): e.correct for e in run.examples if e.step == 0}
     level = [replace(e, correct=flip.get(e.item, base[e.task, e.item])) if e.step == 30 else e for e in run.examples]
-    sentence = main_sentence(build_frames([replace(run, examples=level)]))
+    sentence = said(build_frames([replace(run, examples=level)]))
     assert "the target toy_target kept every item's result" in sentence
     assert "2 prior tasks shows no change distinguishable from zero (−0.8 points, 95 % interval −" in sentence
 
@@ -265,7 +271,7 @@ def test_failed_rows_are_shown_as_failed_and_never_averaged_over(tmp_path: Path)
     cells = {r[0]: r[2] for r in table.rows}
     assert cells["toy_choice"] == "failed"
     assert cells["average of 1 prior task"] == "not measured"
-    assert "prior task was not measured (toy_choice failed)" in main_sentence(frames)
+    assert "prior task was not measured (toy_choice failed)" in said(frames)
     out = write_report([run, toy_run("other")], tmp_path / "report")
     html = (out / "report.html").read_text()
     assert "out of memory in …/cache.bin" in html
@@ -452,7 +458,7 @@ def test_a_run_without_kl_or_priors_says_so(tmp_path: Path) -> None:
     out = write_report([bare], tmp_path / "report")
     html = (out / "report.html").read_text()
     assert html.count("Not measured: no row to draw.") == 4  # differences, priors, KL, path
-    assert "no items stored at step 0" in main_sentence(build_frames([bare]))
+    assert "no items stored at step 0" in said(build_frames([bare]))
     assert not (out / "figures" / "kl.png").exists()
 
 

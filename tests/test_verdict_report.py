@@ -24,9 +24,9 @@ from driftlab.report.verdict_tables import (
     verdict_table,
 )  # fmt: skip
 from driftlab.report.verdicts import AVERAGE
-from driftlab.report.words import diagnosis, explained, main_sentence
+from driftlab.report.words import diagnosis, explained
 from driftlab.run.records import Example
-from tests.test_report import ACCURACY, PRIORS, STEPS, TARGET, N, manifest, row, toy_run, with_a_lost_rule
+from tests.test_report import ACCURACY, PRIORS, STEPS, TARGET, N, manifest, row, said, toy_run, with_a_lost_rule
 
 CHOICE = "toy_choice"
 
@@ -119,7 +119,7 @@ def test_profiles_are_never_averaged_together() -> None:
     assert averages["generative"] == pytest.approx(-0.1)
     judged = frames.verdicts[frames.verdicts["task"] == AVERAGE]
     assert list(judged["profile"]) == ["log-likelihood"]  # one generative task is its own average
-    assert "average of 2 prior tasks, log-likelihood" in main_sentence(frames)
+    assert "average of 2 prior tasks, log-likelihood" in said(frames)
 
 
 def test_format_is_told_apart_from_knowledge() -> None:
@@ -140,7 +140,7 @@ def test_seeds_are_the_unit() -> None:
     assert (found["mean"], found["low"], found["high"]) == pytest.approx((np.mean(values), ends.low, ends.high))
     assert found["sd"] == pytest.approx(np.std(values, ddof=1))
     assert cells(seed_means_table(frames), task=CHOICE)["verdicts of the seeds"] == "3 declined"
-    assert "ES, 3 seeds: by step 30 the target toy_target" in main_sentence(frames)
+    assert "ES, 3 seeds: by step 30 the target toy_target" in said(frames)
     pooled = frames.targets[frames.targets["run"] == "ES, mean of 3 seeds"]
     assert set(pooled["curve"]) == {"target accuracy", "training reward"}
 

@@ -28,14 +28,14 @@ from driftlab.report.lost import shown_items
 from driftlab.report.pairing import accuracy_rows
 from driftlab.report.runs import RunData
 from driftlab.report.tables import all_tables
-from driftlab.report.verdict_tables import reason_rows
+from driftlab.report.verdict_tables import REASON_COLUMNS, reason_rows
 from driftlab.report.words import (
     SCOPE,
     SEED_SCOPE,
     captions,
     diagnosis,
     explained,
-    main_sentence,
+    main_sentences,
     settings,
     without_folders,
 )
@@ -124,11 +124,12 @@ def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
     context: dict[str, Any] = {
         "target": frames.target,
         "runs": list(frames.runs["run"]),
-        "sentence": main_sentence(frames),
+        "sentences": main_sentences(frames),
         "scope": SCOPE + SEED_SCOPE * frames.repeated,
         "explained": explained(frames),
         "diagnosis": diagnosis(frames),
         "reasons": reason_rows(frames),
+        "reason_columns": REASON_COLUMNS,
         "lost": shown_items(frames.lost),
         "repeated": frames.repeated,
         "tables": tables,

@@ -109,18 +109,29 @@ def accuracy_table(frames: Frames) -> Table:
             picked = {kind: _first(part) for kind, part in kinds.items()}
             step = "" if picked["lowest"] is None else f" (step {picked['lowest']['step']})"
             shown = {kind: _accuracy(row) for kind, row in picked.items()}
-            rows.append((task, run, shown["base"], shown["final"], shown["lowest"] + step))
+            margin = _margin(at_last_step(frames, frames.differences, run, task=task))
+            rows.append((task, run, shown["base"], shown["final"], shown["lowest"] + step, margin))
             data += [{"at": kind} | row for kind, row in picked.items() if row is not None]
     return Table(
         name="accuracy",
         title="Accuracy in % [95 % interval], at step 0, at the final step and where it was lowest",
-        columns=("task", "run", "base", "final", "lowest after base"),
+        columns=("task", "run", "base", "final", "lowest after base", "margin change, nats"),
         rows=tuple(rows),
         data=pd.DataFrame(data, columns=["at", *stored.columns.drop("arm")]),
         source="`value` and `n` of rows with probe `lm_eval`, quantity `accuracy` in `measurements.jsonl`. Intervals "
         "are Wilson's, items taken as independent. The lowest of many measured steps is picked for being low, so it "
-        "reads lower than it is; the verdicts account for that.",
+        "reads lower than it is; the verdicts account for that. The margin (right choice minus best other, "
+        "log-likelihood) is that of the same items, `score` in `examples/`, with its 95 % interval; it moves before "
+        "answers flip. Generated answers have none.",
     )
+
+
+def _margin(row: Mapping[str, Any] | None) -> str:
+    if row is None or pd.isna(row["margin_low"]):
+        return "–"
+    values = (row["margin_difference"], row["margin_low"], row["margin_high"])
+    texts = [f"{value:+.3f}".replace("-", "−") for value in values]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
 
 
 def _first(part: pd.DataFrame) -> dict[str, Any] | None:

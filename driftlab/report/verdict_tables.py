@@ -69,8 +69,8 @@ def verdict_table(frames: Frames) -> Table:
         "among them, so picking it costs nothing. The floor is the largest change between two scorings of the base "
         "(rows with probe `floor`). Visible from: the true change that would be found with 80 % power after the "
         "correction. Retained: (accuracy − chance) / (base accuracy − chance) in %, Fieller's 95 % interval, "
-        f"uncorrected. Stable means within ±{100 * frames.margin:g} points at every step. The CSV also holds drawdown, "
-        "time average, what came back, and the reason of each verdict.",
+        f"uncorrected. Stable means within ±{100 * frames.margin:g} points at every step. The largest fall from an "
+        "earlier to a later value stands beside what 95 % of unchanged curves with the same flips stay below.",
     )  # fmt: skip
 
 
@@ -90,9 +90,23 @@ def _retained(frames: Frames) -> dict[tuple[str, str], str]:
     return found
 
 
-def reason_rows(frames: Frames) -> list[tuple[str, str, str, str]]:
-    """(task, run, verdict, reason), for the page."""
-    return [(_task(frames, row), row.run, row.verdict, row.reason) for row in each(frames.verdicts)]
+REASON_COLUMNS = (
+    "prior task", "run", "verdict", "reason", "final minus lowest", "largest fall (noise alone)", "time average",
+)  # fmt: skip
+
+
+def reason_rows(frames: Frames) -> list[tuple[str, ...]]:
+    """What stands behind each verdict, for the page; columns as in ``REASON_COLUMNS``."""
+    rows: list[tuple[str, ...]] = []
+    for row in each(frames.verdicts):
+        back = fall = mean = "–"
+        if pd.notna(row.final_change):
+            fall = f"{points(row.drawdown, sign=False)} ({points(row.drawdown_noise, sign=False)})"
+            mean = interval(row.average_change, row.average_low, row.average_high)
+        if pd.notna(row.came_back_change):
+            back = interval(row.came_back_change, row.came_back_low, row.came_back_high)
+        rows.append((_task(frames, row), row.run, row.verdict, row.reason, back, fall, mean))
+    return rows
 
 
 def target_curve_table(frames: Frames) -> Table:

@@ -25,22 +25,22 @@ SCOPE = (
 SEED_SCOPE = " Over several seeds the seed is the unit."
 
 
-def main_sentence(frames: Frames) -> str:
+def main_sentences(frames: Frames) -> list[str]:
     """What each run (or arm, where arms have several) did to the target and to the prior tasks."""
     if frames.repeated:
-        return "; ".join(_arm(frames, arm) for arm in frames.runs["arm"].unique()) + "."
+        return [_arm(frames, arm) + "." for arm in frames.runs["arm"].unique()]
     parts = []
     for run, last in frames.runs[["run", "last_step"]].itertuples(index=False, name=None):
         if last == 0:
-            parts.append(f"{run}: only the base model was measured, so nothing can be said about a change")
+            parts.append(f"{run}: only the base model was measured, so nothing can be said about a change.")
             continue
         target = _moved(at_last_step(frames, frames.differences, run, task=frames.target))
         text = f"{run}: from step 0 to step {last} the target {frames.target} {target}"
         for profile in profiles(frames):
             average = _moved(at_last_step(frames, frames.averages, run, profile=profile))
             text += f" and the {average_name(frames, profile)} {average}"
-        parts.append(text + _said(frames, frames.verdicts[frames.verdicts["run"] == run]))
-    return "; ".join(parts) + "."
+        parts.append(text + _said(frames, frames.verdicts[frames.verdicts["run"] == run]) + ".")
+    return parts
 
 
 def _said(frames: Frames, verdicts: pd.DataFrame) -> str:
