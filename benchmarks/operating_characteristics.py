@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from driftlab.drift.bands import Curve, against_base, average_curve, band, critical_values, paired_curve
-from driftlab.drift.curves import Critical, prior_verdict, run_critical_values
+from driftlab.drift.bands import Curve, average_curve, paired_curve
+from driftlab.drift.curves import Critical, prior_verdict, run_critical_values, since_base
 from driftlab.drift.paired import bootstrap_intervals, over_seeds, retention
 from driftlab.drift.peaks import level_of, peak_set, target_verdict
 from driftlab.drift.stats import average_difference, paired_difference, proportion_interval
@@ -103,15 +103,15 @@ def null_cell(n: int, flips: float, checkpoints: int, runs: int, seed: int) -> d
     generator = np.random.default_rng([seed, n, round(1000 * flips), checkpoints])
     false = uncorrected = stable = covered = flat_false = 0.0
     quantile = stats.t.ppf(0.975, n - 1)
-    contrasts = against_base(checkpoints)
     steps = list(range(1, checkpoints + 1))
     for run in range(runs):
         curves = run_curves(generator, n, flips, np.zeros(checkpoints + 1))
-        words = verdicts(curves, checkpoints, run)
+        critical = run_critical_values(curves, averaged=range(TASKS), seed=run, draws=DRAWS)
+        judged = (*curves, average_curve(curves))
+        words = [prior_verdict(curve, steps, critical).word for curve in judged]
         false += any(word not in NO_CHANGE for word in words)
         stable += np.mean([word == "stable" for word in words[:TASKS]])
-        critical = critical_values(curves, [contrasts], averaged=range(TASKS), seed=run, draws=DRAWS)[0]
-        bands = [band(curve, contrasts, critical) for curve in (*curves, average_curve(curves))]
+        bands = [since_base(curve, critical) for curve in judged]
         covered += all(((one.low <= 0) & (one.high >= 0)).all() for one in bands)
         uncorrected += any((np.abs(one.estimate) > quantile * one.stderr).any() for one in bands)
         word = target_verdict(level_of(curves[0], steps), seed=run).word

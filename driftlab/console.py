@@ -136,12 +136,13 @@ def outlook_table(found: Outlook, *, power: float, margin: float) -> RichTable:
     def points(value: float) -> str:
         return f"{100 * value:.1f} points"
 
-    table.add_row(f"change visible with power {power:g}, by a run's verdicts", points(found.visible))
-    table.add_row("the same by one uncorrected comparison, final with base", points(found.visible_once))
-    table.add_row("half width of the verdicts' interval at the end", points(found.half_width))
-    table.add_row("critical value of the verdicts, of one comparison", f"{found.verdicts:.2f}, {found.one_look:.2f}")
+    table.add_row(f"final change visible with power {power:g}, by a run's verdicts", points(found.visible_final))
+    table.add_row("the same by one uncorrected comparison of one task", points(found.visible_once))
+    table.add_row("dip at one earlier checkpoint, same flip rate", points(found.visible_dip))
+    table.add_row("half width of the corrected interval of the final change", points(found.half_width))
+    table.add_row("critical values: final, earlier", f"{found.critical.final:.2f}, {found.critical.path:.2f}")
     for size, needed in found.needed.items():
         text = "more items must flip" if needed is None else f"{needed:,} items"
-        table.add_row(f"to see {100 * size:g} points", text)
+        table.add_row(f"to see a final change of {100 * size:g} points", text)
     table.add_row(f"to call an unchanged task stable (±{margin:g} points)", f"{found.items_for_stable:,} items")
     return table

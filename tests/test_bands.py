@@ -64,7 +64,7 @@ def test_a_difference_of_two_checkpoints_has_its_own_paired_error() -> None:
 def test_one_contrast_gives_the_t_quantile() -> None:
     """20,000 draws put the 95 % quantile's level within 3 * 0.00154 of 95 %."""
     for clusters in (6, 40):
-        (found,) = critical_values([curve(np.eye(1), clusters)], [np.eye(1)], averaged=(), seed=1, draws=20_000)
+        (found,) = critical_values([curve(np.eye(1), clusters)], [(np.eye(1), 0.95)], averaged=(), seed=1, draws=20_000)
         level = 1 - 2 * scipy_stats.t.sf(found, clusters - 1)
         assert level == pytest.approx(0.95, abs=0.0047)
 
@@ -73,11 +73,11 @@ def test_independent_contrasts_give_sidaks_value_and_tied_ones_cost_nothing() ->
     """Independent normals: (1 - 2 sf(c))^m = 0.95. Perfectly correlated: m = 1. Tolerance as above, in level."""
     for tasks, checkpoints in ((1, 8), (4, 5)):
         (found,) = critical_values(
-            [curve(np.eye(checkpoints))] * tasks, [np.eye(checkpoints)], averaged=(), seed=2, draws=20_000
+            [curve(np.eye(checkpoints))] * tasks, [(np.eye(checkpoints), 0.95)], averaged=(), seed=2, draws=20_000
         )
         level = (1 - 2 * scipy_stats.norm.sf(found)) ** (tasks * checkpoints)
         assert level == pytest.approx(0.95, abs=0.0047)
-    (tied,) = critical_values([curve(np.ones((8, 8)))], [np.eye(8)], averaged=(), seed=3, draws=20_000)
+    (tied,) = critical_values([curve(np.ones((8, 8)))], [(np.eye(8), 0.95)], averaged=(), seed=3, draws=20_000)
     assert 1 - 2 * scipy_stats.norm.sf(tied) == pytest.approx(0.95, abs=0.0047)
 
 
@@ -86,7 +86,9 @@ def test_the_average_counts_among_the_contrasts() -> None:
 
     Its distribution by integration over the angle: the region is a hexagon-like intersection of three strips.
     """
-    (found,) = critical_values([curve(np.eye(1)), curve(np.eye(1))], [np.eye(1)], averaged=(0, 1), seed=4, draws=20_000)
+    (found,) = critical_values(
+        [curve(np.eye(1)), curve(np.eye(1))], [(np.eye(1), 0.95)], averaged=(0, 1), seed=4, draws=20_000
+    )
     angles = (np.arange(200_000) + 0.5) * (2 * math.pi / 200_000)
     largest = np.max(
         [np.abs(np.cos(angles)), np.abs(np.sin(angles)), np.abs(np.cos(angles) + np.sin(angles)) / math.sqrt(2)], axis=0
@@ -115,5 +117,5 @@ def test_bad_scores_are_refused() -> None:
 
 def test_same_seed_same_value() -> None:
     curves = [paired_curve(random_scores(), own(300))]
-    values = [critical_values(curves, [against_base(4)], averaged=(), seed=5)[0] for _ in range(2)]
+    values = [critical_values(curves, [(against_base(4), 0.95)], averaged=(), seed=5)[0] for _ in range(2)]
     assert values[0] == values[1]

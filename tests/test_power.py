@@ -11,7 +11,8 @@ from scipy import stats as scipy_stats
 from driftlab.drift.power import (
     items_needed,
     minimal_detectable_difference,
-    planned_critical_value,
+    outlook,
+    planned_critical_values,
     walk_correlation,
 )  # fmt: skip
 
@@ -61,11 +62,26 @@ def test_power_is_what_it_says_by_simulation() -> None:
 
 
 def test_looking_at_many_checkpoints_costs_less_than_bonferroni() -> None:
-    one = planned_critical_value(500, 0.1, 1, 1)
-    many = planned_critical_value(500, 0.1, 20, 4)
-    bonferroni = float(scipy_stats.t.ppf(1 - 0.025 / (20 * 5), 499))
-    assert one == pytest.approx(scipy_stats.t.ppf(0.975, 499), abs=0.04)  # Monte Carlo, see test_bands
-    assert one < many < bonferroni
+    one = planned_critical_values(500, 0.1, 2, 1)
+    many = planned_critical_values(500, 0.1, 20, 4)
+    single = float(scipy_stats.t.ppf(1 - 0.025 / 2, 499))
+    assert (one.path, one.final) == pytest.approx((single, single), abs=0.06)  # Monte Carlo, see test_bands
+    assert single < many.final < scipy_stats.t.ppf(1 - 0.025 / (2 * 5), 499)
+    assert many.final < many.path < scipy_stats.t.ppf(1 - 0.025 / (2 * 19 * 5), 499)
+
+
+def test_outlook_puts_the_pieces_together() -> None:
+    found = outlook(500, 0.1, 20, 4, margin=0.05)
+    assert found.visible_once == minimal_detectable_difference(500, 0.1)
+    assert found.visible_once < found.visible_final < found.visible_dip
+    needed = found.needed[0.05]
+    assert needed is not None
+    assert minimal_detectable_difference(needed, 0.1, critical=found.critical.final) == pytest.approx(0.05, rel=0.002)
+    assert found.needed[0.10] is not None
+    assert outlook(500, 0.05, 20, 4, margin=0.05).needed[0.10] is None
+    # An unchanged task: both ends inside the margin with 80 % by two one-sided tests, z(0.9) = 1.2816.
+    half = (found.critical.final + 1.2816) * math.sqrt((0.1 + 1 / 500) / found.items_for_stable)
+    assert half == pytest.approx(0.05, rel=0.002)
 
 
 def test_walk_correlation_is_that_of_a_brownian_path_times_what_is_shared() -> None:
@@ -83,6 +99,7 @@ def test_walk_correlation_is_that_of_a_brownian_path_times_what_is_shared() -> N
         (lambda: minimal_detectable_difference(10, 0.1, power=1.0), "power"),
         (lambda: items_needed(0.2, 0.1), "needs at least that share of items to flip"),
         (lambda: items_needed(0.0, 0.1), "needs at least"),
+        (lambda: outlook(100, 0.1, 0, 4, margin=0.05), "at least one checkpoint"),
     ],
 )
 def test_impossible_questions_are_refused(call, message: str) -> None:

@@ -1,11 +1,11 @@
 """Verdicts on curves: what a run did to a prior task, and whether the target is still rising, level or past its peak.
 
-Pure functions on estimates. A prior task's verdict asks up to three questions, each through intervals that hold for all
-tasks and checkpoints of a run together in 95 of 100 runs: did a checkpoint move away from the base; only where one did,
-is the final one away from that one; and is the final one back at the base. A run in which nothing changes is called
-changed in at most 5 of 100 runs, because the later questions are not reached unless the first erred. A return takes
-yes to all three, and to call one falsely the question whose answer is no must err (intersection-union test; Berger
-1982), so they need no correction for each other.
+Pure functions on estimates. All prior tasks of a run and their average are judged together. A run in which nothing
+changes may be called changed in 5 of 100 cases: half of that goes to the final change, the comparison declared in
+advance, over all tasks; half to the deepest and highest of all earlier checkpoints. Whether a checkpoint that moved was
+left again is asked only where one moved, with intervals that hold for all such differences: a return takes yes to every
+question, and to call one falsely the question whose answer is no must err (intersection-union test; Berger 1982), so
+the questions need no correction for each other.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from driftlab.drift.bands import (
     critical_values,
     normal_errors,
 )
+from driftlab.drift.stats import Array
 
 PriorWord = Literal["stable", "dipped and recovered", "declined", "gained", "gained and settled back", "cannot say"]
 
@@ -53,14 +54,18 @@ class Critical:
     """Critical values of a run, over all its prior tasks and their average.
 
     Attributes:
-        moved: over the changes of all checkpoints since base.
+        path: over the changes of all checkpoints before the final one since base.
+        final: over the final changes since base.
         back: over the changes from every checkpoint to the final one.
-        ended: over the final changes since base alone.
     """
 
-    moved: float
+    path: float
+    final: float
     back: float
-    ended: float
+
+    def along(self, checkpoints: int) -> Array:
+        """Critical value of each change since base, shape [K]."""
+        return np.array([self.path] * (checkpoints - 1) + [self.final])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +75,7 @@ class PriorVerdict:
     Attributes:
         word: the verdict.
         reason: why, in words, with the numbers that decided.
-        final, lowest, highest: change since base there, with the simultaneous interval.
+        final, lowest, highest: change since base there, with the corrected interval.
         came_back: final minus lowest, with an interval simultaneous over all such differences; None when the lowest
             is the final step.
         drawdown: largest fall from an earlier value, base included, to a later one.
@@ -102,10 +107,16 @@ def run_critical_values(
     curves: Sequence[Curve], *, averaged: Sequence[int], seed: int, level: float = 0.95, draws: int = DRAWS
 ) -> Critical:
     """Critical values for prior tasks that are judged together, and the mean of those in ``averaged`` (indices)."""
-    checkpoints = len(curves[0].change)
+    checkpoints, half = len(curves[0].change), (1 + level) / 2
     since_base = against_base(checkpoints)
-    families = [since_base, against_final(checkpoints), since_base[-1:]]
-    return Critical(*critical_values(curves, families, averaged=averaged, seed=seed, level=level, draws=draws))
+    families = [(since_base[:-1], half), (since_base[-1:], half), (against_final(checkpoints), level)]
+    return Critical(*critical_values(curves, families, averaged=averaged, seed=seed, draws=draws))
+
+
+def since_base(curve: Curve, critical: Critical) -> Band:
+    """Change of every checkpoint since base with its corrected interval."""
+    checkpoints = len(curve.change)
+    return band(curve, against_base(checkpoints), critical.along(checkpoints))
 
 
 def prior_verdict(
@@ -113,10 +124,10 @@ def prior_verdict(
 ) -> PriorVerdict:
     """Verdict on one prior task, given the critical values of its run.
 
-    A checkpoint has fallen (risen) when its simultaneous interval lies below (above) 0. *declined*, *gained*: the final
+    A checkpoint has fallen (risen) when its corrected interval lies below (above) 0. *declined*, *gained*: the final
     one has. *dipped and recovered*: an earlier one fell, the final one lies above it beyond the interval of their
-    difference, and the final change's interval among the final changes alone stays above ``-margin``. *gained and
-    settled back*: its mirror image. *stable*: every interval lies within ``± margin``. Everything else is *cannot say*.
+    difference, and the final change's interval stays above ``-margin``. *gained and settled back*: its mirror image.
+    *stable*: every interval lies within ``± margin``. Everything else is *cannot say*.
 
     Raises:
         ValueError: fewer checkpoints than a curve needs (``too_short``).
@@ -124,14 +135,13 @@ def prior_verdict(
     short = too_short(len(steps) + 1)
     if short is not None:
         raise ValueError(short)
-    based = band(curve, against_base(len(steps)), critical.moved)
+    based = since_base(curve, critical)
     back = band(curve, against_final(len(steps)), critical.back)
     points = [_point(step, based, index) for index, step in enumerate(steps)]
     returns = [_point(step, back, index) for index, step in enumerate(steps[:-1])]
-    ended = _point(steps[-1], band(curve, against_base(len(steps))[-1:], critical.ended), 0)
     worst, best = int(np.argmin(based.estimate)), int(np.argmax(based.estimate))
-    word, reason = _word(points, returns, ended, margin)
-    widest = float((critical.moved * based.stderr).max())
+    word, reason = _word(points, returns, margin)
+    widest = float((critical.along(len(steps)) * based.stderr).max())
     drawdown, noise = _drawdown(curve, seed)
     return PriorVerdict(
         word=word,
@@ -156,7 +166,7 @@ def _point(step: int, found: Band, index: int) -> Point:
     )
 
 
-def _word(points: Sequence[Point], returns: Sequence[Point], ended: Point, margin: float) -> tuple[PriorWord, str]:
+def _word(points: Sequence[Point], returns: Sequence[Point], margin: float) -> tuple[PriorWord, str]:
     final, earlier = points[-1], list(zip(points[:-1], returns, strict=True))
     if final.high < 0:
         return "declined", f"the final change {_interval(final)} lies below 0"
@@ -164,17 +174,17 @@ def _word(points: Sequence[Point], returns: Sequence[Point], ended: Point, margi
         return "gained", f"the final change {_interval(final)} lies above 0"
     fell = [(point, back) for point, back in earlier if point.high < 0]
     rose = [(point, back) for point, back in earlier if point.low > 0]
-    if any(back.low > 0 for _, back in fell) and ended.low > -margin:
+    if any(back.low > 0 for _, back in fell) and final.low > -margin:
         dip = min((point for point, _ in fell), key=lambda point: point.change)
-        return "dipped and recovered", f"{_interval(dip)} at step {dip.step}, {_interval(ended)} at the end"
-    if any(back.high < 0 for _, back in rose) and ended.high < margin:
+        return "dipped and recovered", f"{_interval(dip)} at step {dip.step}, {_interval(final)} at the end"
+    if any(back.high < 0 for _, back in rose) and final.high < margin:
         top = max((point for point, _ in rose), key=lambda point: point.change)
-        return "gained and settled back", f"{_interval(top)} at step {top.step}, {_interval(ended)} at the end"
+        return "gained and settled back", f"{_interval(top)} at step {top.step}, {_interval(final)} at the end"
     if fell or rose:
         moved = (fell or rose)[0][0]
         return "cannot say", (
             f"it {'fell' if fell else 'rose'} at step {moved.step} ({_interval(moved)}), and the final change "
-            f"{_interval(ended)} leaves open whether that lasted"
+            f"{_interval(final)} leaves open whether that lasted"
         )
     if all(-margin < point.low and point.high < margin for point in points):
         return "stable", f"at every step the interval lies within ±{100 * margin:g} points"

@@ -137,9 +137,11 @@ def peak_set(level: Level, *, seed: int, confidence: float = 0.95) -> tuple[int,
 def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> TargetVerdict:
     """Verdict on the target's curve.
 
-    *peaked and decays*: the final checkpoint cannot be the peak. *still rising*: it can, and a straight line through
-    the last third of the checkpoints rises beyond its interval. *plateau*: it can, the curve has risen from its start,
-    and the change over the last third lies within ``± margin`` with its interval. Else *cannot say*.
+    *peaked and decays*: the final checkpoint cannot be the peak (at 97.5 %; the peak's interval is one of 95 %).
+    *still rising*: the curve has risen from its start (which cannot be the peak), and a straight line through the last
+    third of the checkpoints rises beyond its 95 % interval. Each errs on a level curve in at most 2.5 of 100 cases.
+    *plateau*: it has risen, and the change over the last third lies within ``± margin`` with its interval. Else
+    *cannot say*.
 
     Raises:
         ValueError: fewer checkpoints than a curve needs.
@@ -148,15 +150,18 @@ def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> Ta
     if short is not None:
         raise ValueError(short)
     kept = peak_set(level, seed=seed)
+    surely = peak_set(level, seed=seed, confidence=0.975)
     best, last = int(np.argmax(level.value)), len(level.steps) - 1
     late = _late_change(level)
     low, high = level.steps[kept[0]], level.steps[kept[-1]]
     fallen = float(level.value[best] - level.value[-1])
     where = f"the peak lies between steps {low} and {high}"
     word: TargetWord = "cannot say"
-    if last not in kept:
+    if last not in surely:
         word, reason = "peaked and decays", f"{where}, before the final step {level.steps[-1]}"
-    elif late.low > 0:
+    elif last not in kept:
+        reason = f"{where}, but that the final step {level.steps[-1]} lies below it is not sure enough to call a decay"
+    elif 0 not in kept and late.low > 0:
         word, reason = "still rising", f"it rose over steps {late.step} to {level.steps[-1]} beyond the interval"
     elif 0 not in kept and -margin < late.low and late.high < margin:
         word, reason = "plateau", f"level over steps {late.step} to {level.steps[-1]}; {where}"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from driftlab.drift.bands import Curve, against_base, critical_values
+from driftlab.drift.bands import Curve
+from driftlab.drift.curves import Critical, run_critical_values
 from driftlab.drift.stats import HALF_COUNTS
 
 SHARED = 0.9
@@ -74,9 +75,10 @@ def walk_correlation(checkpoints: int) -> np.ndarray:
     return np.where(np.eye(checkpoints, dtype=bool), 1.0, SHARED * shared)
 
 
-def planned_critical_value(n: int, flips: float, checkpoints: int, tasks: int, *, seed: int = 0) -> float:
-    """Critical value by which a run's verdicts will see a change, if flips grow to ``flips`` as a random walk's do."""
-    sd = np.sqrt(flips * np.arange(1, checkpoints + 1) / checkpoints / n)
+def planned_critical_values(n: int, flips: float, checkpoints: int, tasks: int, *, seed: int = 0) -> Critical:
+    """Critical values of a run's verdicts, if flips grow to ``flips`` as on the embedded suite, by the root of t."""
+    share = np.sqrt(np.arange(1, checkpoints + 1) / checkpoints)
+    sd = np.sqrt(flips * share / n)
     curve = Curve(
         change=np.zeros(checkpoints),
         covariance=walk_correlation(checkpoints) * np.outer(sd, sd) + np.eye(checkpoints) * HALF_COUNTS / n**2,
@@ -85,7 +87,7 @@ def planned_critical_value(n: int, flips: float, checkpoints: int, tasks: int, *
         gained=np.zeros(checkpoints),
         lost=np.zeros(checkpoints),
     )
-    return critical_values([curve] * tasks, [against_base(checkpoints)], averaged=range(tasks), seed=seed)[0]
+    return run_critical_values([curve] * tasks, averaged=range(tasks), seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,19 +95,21 @@ class Outlook:
     """What a planned run would see; changes are fractions.
 
     Attributes:
-        one_look: critical value of the final step against the base on one task.
-        verdicts: critical value of the run's verdicts, over all its checkpoints, tasks and their average.
-        visible_once, visible: true change found with the asked power by either.
-        half_width: half width of the verdicts' interval at the final step.
-        needed: items at which the verdicts would see each of ``SIZES``; None where the flips cannot make it.
+        critical: critical values of the run's verdicts.
+        visible_once: true final change found with the asked power by one uncorrected comparison on one task.
+        visible_final: the same by the verdicts, over all tasks and their average.
+        visible_dip: true change of one earlier checkpoint found by the verdicts, at the same flip rate.
+        half_width: half width of the corrected interval of the final change.
+        needed: items at which the verdicts would find each final change in ``SIZES``; None where the flips cannot make
+            it.
         items_for_stable: items at which the final interval of an unchanged task lies within the margin with the asked
             power, as *stable* takes (two one-sided tests; Schuirmann 1987).
     """
 
-    one_look: float
-    verdicts: float
+    critical: Critical
     visible_once: float
-    visible: float
+    visible_final: float
+    visible_dip: float
     half_width: float
     needed: dict[float, int | None]
     items_for_stable: int
@@ -117,25 +121,29 @@ SIZES = (0.01, 0.02, 0.05, 0.10)
 def outlook(
     n: int, flips: float, checkpoints: int, tasks: int, *, margin: float, power: float = 0.8, design_effect: float = 1.0
 ) -> Outlook:
-    """See ``Outlook``; arguments as in ``minimal_detectable_difference`` and ``planned_critical_value``."""
+    """See ``Outlook``; arguments as in ``minimal_detectable_difference`` and ``planned_critical_values``."""
     if checkpoints < 1 or tasks < 1:
         raise ValueError(f"at least one checkpoint and one task are needed, got {checkpoints} and {tasks}")
-    once = minimal_detectable_difference(n, flips, power=power, design_effect=design_effect)
-    critical = planned_critical_value(n, flips, checkpoints, tasks)
+    critical = planned_critical_values(n, flips, checkpoints, tasks)
+
+    def visible(value: float | None) -> float:
+        return minimal_detectable_difference(n, flips, critical=value, power=power, design_effect=design_effect)
+
+    def needed(size: float) -> int | None:
+        if size > flips:
+            return None
+        return items_needed(size, flips, critical=critical.final, power=power, design_effect=design_effect)
+
     variance = design_effect * (flips + HALF_COUNTS / n)
+    equivalence = critical.final + float(stats.norm.ppf((1 + power) / 2))
     return Outlook(
-        one_look=float(stats.norm.ppf(0.975)),
-        verdicts=critical,
-        visible_once=once,
-        visible=minimal_detectable_difference(n, flips, critical=critical, power=power, design_effect=design_effect),
-        half_width=critical * math.sqrt(variance / n),
-        needed={
-            size: items_needed(size, flips, critical=critical, power=power, design_effect=design_effect)
-            if size <= flips
-            else None
-            for size in SIZES
-        },
-        items_for_stable=math.ceil((critical + float(stats.norm.ppf((1 + power) / 2))) ** 2 * variance / margin**2),
+        critical=critical,
+        visible_once=visible(None),
+        visible_final=visible(critical.final),
+        visible_dip=visible(critical.path if checkpoints > 1 else None),
+        half_width=critical.final * math.sqrt(variance / n),
+        needed={size: needed(size) for size in SIZES},
+        items_for_stable=math.ceil(equivalence**2 * variance / margin**2),
     )
 
 

@@ -65,8 +65,8 @@ def verdict_table(frames: Frames) -> Table:
         rows=tuple(rows),
         data=frames.verdicts,
         source="`correct` of the same items at step 0 and at every measured step in `examples/`. The intervals of one "
-        "run hold for all its prior tasks, their average and all measured steps together (max-T); the lowest point is "
-        "among them, so picking it costs nothing. The floor is the largest change between two scorings of the base "
+        "run hold for all its prior tasks, their average and all measured steps together (max-T; half of the error is "
+        "the final step's); the lowest point is among them, so picking it costs nothing. The floor is the largest change between two scorings of the base "
         "(rows with probe `floor`). Visible from: the true change that would be found with 80 % power after the "
         "correction. Retained: (accuracy − chance) / (base accuracy − chance) in %, Fieller's 95 % interval, "
         f"uncorrected. Stable means within ±{100 * frames.margin:g} points at every step. The largest fall from an "

@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from driftlab.drift.bands import Curve, against_base, average_curve, band, paired_curve
-from driftlab.drift.curves import Critical, Point, PriorVerdict, prior_verdict, run_critical_values, too_short
+from driftlab.drift.bands import Curve, average_curve, paired_curve
+from driftlab.drift.curves import (
+    Critical,
+    Point,
+    PriorVerdict,
+    prior_verdict,
+    run_critical_values,
+    since_base,
+    too_short,
+)
 from driftlab.drift.peaks import Level, level_of, pooled, reward_level, target_verdict
 from driftlab.drift.power import minimal_detectable_difference
 from driftlab.report.pairing import SEED, each
@@ -140,12 +148,12 @@ def _row(found: PriorVerdict, curve: Curve, critical: Critical) -> dict[str, Any
         "gained": gained,
         "lost": lost,
         "items_needed": found.items_needed,
-        "detectable": minimal_detectable_difference(curve.n, flips, critical=critical.moved),
+        "detectable": minimal_detectable_difference(curve.n, flips, critical=critical.final),
     }
 
 
 def _band(curve: Curve, steps: Sequence[int], critical: Critical) -> list[dict[str, Any]]:
-    found = band(curve, against_base(len(steps)), critical.moved)
+    found = since_base(curve, critical)
     ends = zip(steps, found.estimate, found.low, found.high, strict=True)
     return [{"step": step, "change": change, "low": low, "high": high} for step, change, low, high in ends]
 
