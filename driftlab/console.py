@@ -133,8 +133,8 @@ def outlook_table(found: Outlook, *, power: float, margin: float) -> RichTable:
     """What a planned run will be able to see; ``margin`` in points."""
     table = RichTable("", "points or items", box=None, pad_edge=False)
 
-    def points(value: float) -> str:
-        return f"{100 * value:.1f} points"
+    def points(value: float | None) -> str:
+        return "none: more items must flip" if value is None else f"{100 * value:.1f} points"
 
     table.add_row(f"final change visible with power {power:g}, by a run's verdicts", points(found.visible_final))
     table.add_row("the same by one uncorrected comparison of one task", points(found.visible_once))

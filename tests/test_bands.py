@@ -27,7 +27,7 @@ def own(n: int) -> list[str]:
 def curve(covariance: np.ndarray, clusters: int = 100_000) -> Curve:
     k = len(covariance)
     zeros = np.zeros(k)
-    return Curve(change=zeros, covariance=covariance, n=clusters, n_clusters=clusters, gained=zeros, lost=zeros)
+    return Curve(change=zeros, covariance=covariance, n=clusters, freedom=clusters - 1, gained=zeros, lost=zeros)
 
 
 def random_scores(n: int = 300, rows: int = 5, seed: int = 0) -> np.ndarray:
@@ -46,7 +46,7 @@ def test_each_checkpoint_has_the_paired_difference_and_its_error() -> None:
         assert found.change[step - 1] == pair.difference
         assert math.sqrt(found.covariance[step - 1, step - 1]) == pytest.approx(pair.stderr)
         assert (found.gained[step - 1], found.lost[step - 1]) == (pair.gained, pair.lost)
-    assert (found.n, found.n_clusters) == (300, 150)
+    assert (found.n, found.freedom) == (300, 149)
 
 
 def test_a_difference_of_two_checkpoints_has_its_own_paired_error() -> None:
@@ -104,6 +104,8 @@ def test_average_of_curves() -> None:
     assert mean.change == pytest.approx((first.change + second.change) / 2)
     assert mean.covariance == pytest.approx((first.covariance + second.covariance) / 4)
     assert mean.n == 600
+    a, b = first.covariance[-1, -1], second.covariance[-1, -1]
+    assert mean.freedom == pytest.approx((a + b) ** 2 / (a**2 / 299 + b**2 / 299))  # Satterthwaite
 
 
 def test_bad_scores_are_refused() -> None:

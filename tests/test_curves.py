@@ -20,7 +20,7 @@ def curve(change: tuple[float, ...], sd: float = 0.01, shared: float = 0.5) -> C
     covariance = sd**2 * (np.full((k, k), shared) + (1 - shared) * np.eye(k))
     values = np.array(change)
     counts = np.round(1000 * np.abs(values))
-    return Curve(change=values, covariance=covariance, n=1000, n_clusters=1000, gained=counts, lost=counts)
+    return Curve(change=values, covariance=covariance, n=1000, freedom=999, gained=counts, lost=counts)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,14 @@ def test_items_needed_scale_with_the_square_of_the_width() -> None:
     wide = prior_verdict(curve((0.0, 0.0, 0.0, 0.0), sd=0.03), STEPS, CRITICAL)
     assert wide.word == "cannot say"
     assert wide.items_needed == math.ceil(1000 * (0.09 / 0.05) ** 2)
+    assert "about 3,240 items would do" in wide.reason
     assert prior_verdict(curve((0.0, 0.0, 0.0, 0.0)), STEPS, CRITICAL).items_needed is None
+    # Off centre: the room left by a change of 2.1 points is 2.9, the half width 3.
+    off = prior_verdict(curve((0.0, -0.021, 0.0, 0.0)), STEPS, CRITICAL)
+    assert off.items_needed == math.ceil(1000 * (0.03 / 0.029) ** 2)
+    # No number of items makes a change beyond the margin stable.
+    beyond = prior_verdict(curve((0.0, -0.06, 0.0, 0.0), sd=0.03), STEPS, CRITICAL)
+    assert (beyond.word, beyond.items_needed) == ("cannot say", None)
 
 
 def test_a_curve_needs_three_checkpoints() -> None:

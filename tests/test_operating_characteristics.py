@@ -58,10 +58,14 @@ def test_the_peak_is_inside_its_interval() -> None:
 def test_every_interval_covers() -> None:
     """95 ± 1 % is shown by the full simulation; 300 runs show it to three standard errors, ± 3.8 %."""
     found = simulated.coverage_cell(200, 0.10, 10, runs=300, seed=7)
-    assert len(found) == 9
+    assert len(found) == 10
     for name, share in found.items():
         runs = 150 if name == "time-averaged drift" else 300
-        assert share == pytest.approx(95, abs=100 * three_errors(0.95, runs) + 1), name
+        if name.startswith("over three seeds"):
+            # The wider of two intervals: at least 95 %, and more where seeds and items err alike.
+            assert share >= 95 - 100 * three_errors(0.95, runs), name
+        else:
+            assert share == pytest.approx(95, abs=100 * three_errors(0.95, runs) + 1), name
 
 
 def test_planted_shapes() -> None:

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from driftlab.drift.paired import bootstrap_intervals, holm, mcnemar_midp, over_seeds, pass_at_k, retention
+from driftlab.drift.stats import Interval
 
 
 def own(n: int) -> list[str]:
@@ -90,6 +91,11 @@ def test_over_seeds_is_the_t_interval() -> None:
     interval = scipy_stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert (found.mean, found.sd) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    # Never narrower than the items' own interval: three equal seeds know nothing about it.
+    tied = over_seeds([-0.004] * 3, Interval(-0.02, 0.012))
+    assert (tied.low, tied.high) == (-0.02, 0.012)
+    wide = over_seeds(values, Interval(-0.03, -0.01))
+    assert (wide.low, wide.high) == (found.low, found.high)
     one = over_seeds([0.3])
     assert (one.mean, one.sd, one.low, one.high, one.n) == (0.3, None, None, None, 1)
     with pytest.raises(ValueError, match="no seed"):

@@ -28,10 +28,15 @@ def level(values: list[float], sd: float = 0.01, freedom: int = 1000) -> Level:
         ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "still rising"),
         ([0.1, 0.4, 0.6, 0.6, 0.6, 0.6], "plateau"),
         ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1], "cannot say"),  # nothing rose
+        ([0.7, 0.6, 0.5, 0.4, 0.3, 0.2], "peaked and decays"),  # from its start
     ],
 )
 def test_words(values: list[float], word: str) -> None:
     assert target_verdict(level(values)).word == word
+
+
+def test_a_fall_from_the_start_says_so() -> None:
+    assert target_verdict(level([0.7, 0.6, 0.5, 0.4])).reason.startswith("it fell from its start and never rose")
 
 
 def test_a_noisy_late_change_is_not_called_level() -> None:
@@ -67,14 +72,21 @@ def test_the_true_peak_is_kept_in_95_of_100_curves() -> None:
     assert held / 400 > 0.92
 
 
-def test_a_level_curve_rarely_decays() -> None:
-    """Under equal true levels the final one is left out in at most 5 % of curves; 400 runs, three standard errors."""
+def test_a_level_curve_is_rarely_called_anything_else() -> None:
+    """Under equal true levels every word but *cannot say* is wrong; at most 5 %, 400 runs, three standard errors."""
     rng = np.random.default_rng(1)
-    decays = sum(
-        target_verdict(level(list(0.02 * rng.standard_normal(8)), sd=0.02), seed=run).word == "peaked and decays"
-        for run in range(400)
-    )
-    assert decays / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+    words = [target_verdict(level(list(0.02 * rng.standard_normal(8)), sd=0.02), seed=run).word for run in range(400)]
+    assert sum(word != "cannot say" for word in words) / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
+
+
+def test_long_reward_curves_are_averaged_in_groups() -> None:
+    """250 iterations in groups of three: means of means, variance of a mean of three independent ones."""
+    rewards = [(0.1 * i, 0.1 * i + 0.2) for i in range(250)]
+    found = reward_level(range(1, 251), rewards)
+    assert len(found.steps) == 84
+    assert (found.steps[0], found.steps[-1]) == (2, 250)
+    assert found.value[0] == pytest.approx(0.2)  # mean of 0.1, 0.2, 0.3
+    assert found.covariance[0, 0] == pytest.approx(0.02 / 2 / 3)
 
 
 def test_late_change_is_numpys_line() -> None:

@@ -28,14 +28,15 @@ class Curve:
         change: mean change, shape [K].
         covariance: covariance of the K means, shape [K, K]; half a gained and half a lost item
             (``stats.HALF_COUNTS``) at each checkpoint included.
-        n, n_clusters: items, and independent groups of them; ``n_clusters - 1`` degrees of freedom.
+        n: items.
+        freedom: degrees of freedom of the errors, clusters of items minus one.
         gained, lost: items that went up and down since the base, shape [K].
     """
 
     change: Array
     covariance: Array
     n: int
-    n_clusters: int
+    freedom: float
     gained: Array
     lost: Array
 
@@ -72,7 +73,7 @@ def paired_curve(scores: Array, clusters: Sequence[str], strata: Sequence[str] |
         change=changes.mean(axis=0),
         covariance=parts.T @ parts + np.eye(changes.shape[1]) * HALF_COUNTS / len(changes) ** 2,
         n=len(changes),
-        n_clusters=len(parts),
+        freedom=len(parts) - 1,
         gained=(changes > 0).sum(axis=0),
         lost=(changes < 0).sum(axis=0),
     )
@@ -102,13 +103,18 @@ def band(curve: Curve, contrasts: Array, critical: float | Array) -> Band:
 
 
 def average_curve(curves: Sequence[Curve]) -> Curve:
-    """Unweighted mean of several tasks' curves over the same checkpoints; the tasks' items are independent."""
+    """Unweighted mean of several tasks' curves over the same checkpoints; the tasks' items are independent.
+
+    Satterthwaite's degrees of freedom, at the final checkpoint.
+    """
     count = len(curves)
+    variances = np.array([curve.covariance[-1, -1] for curve in curves])
+    freedom = variances.sum() ** 2 / np.sum(variances**2 / [curve.freedom for curve in curves])
     return Curve(
         change=np.mean([curve.change for curve in curves], axis=0),
         covariance=np.sum([curve.covariance for curve in curves], axis=0) / count**2,
         n=sum(curve.n for curve in curves),
-        n_clusters=sum(curve.n_clusters for curve in curves),
+        freedom=float(freedom),
         gained=np.sum([curve.gained for curve in curves], axis=0),
         lost=np.sum([curve.lost for curve in curves], axis=0),
     )
@@ -142,8 +148,7 @@ def critical_values(
             np.maximum(found, np.abs(drawn @ (family / errors[:, None]).T).max(axis=1), out=found)
 
     for index, curve in enumerate(curves):
-        freedom = curve.n_clusters - 1
-        scale = np.sqrt(freedom / generator.chisquare(freedom, draws))
+        scale = np.sqrt(curve.freedom / generator.chisquare(curve.freedom, draws))
         drawn = normal_errors(generator, draws, curve.covariance) * scale[:, None]
         take(drawn, curve)
         if index in averaged:
@@ -154,6 +159,10 @@ def critical_values(
 
 
 def normal_errors(generator: np.random.Generator, draws: int, covariance: Array) -> Array:
-    """Normal draws with that covariance, which may be singular, shape [draws, K]."""
+    """Normal draws with that covariance, which may be singular, shape [draws, K].
+
+    By its symmetric root: eigenvectors of equal eigenvalues are arbitrary, the root is not.
+    """
     values, vectors = np.linalg.eigh(covariance)
-    return generator.standard_normal((draws, len(values))) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return generator.standard_normal((draws, len(values))) @ root

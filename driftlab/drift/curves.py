@@ -81,7 +81,8 @@ class PriorVerdict:
         drawdown: largest fall from an earlier value, base included, to a later one.
         drawdown_noise: what 95 % of curves without any change stay below.
         average: time-averaged change over the run (trapezoids over steps, base included) with its own 95 % interval.
-        items_needed: items at which every interval would fit the margin; None where they do.
+        items_needed: items at which every interval would fit the margin if the changes stayed; None where they do fit,
+            and where a change itself exceeds the margin.
     """
 
     word: PriorWord
@@ -140,8 +141,10 @@ def prior_verdict(
     points = [_point(step, based, index) for index, step in enumerate(steps)]
     returns = [_point(step, back, index) for index, step in enumerate(steps[:-1])]
     worst, best = int(np.argmin(based.estimate)), int(np.argmax(based.estimate))
+    needed = _items_needed(curve, points, margin)
     word, reason = _word(points, returns, margin)
-    widest = float((critical.along(len(steps)) * based.stderr).max())
+    if word == "cannot say" and needed is not None:
+        reason += f"; about {needed:,} items would do"
     drawdown, noise = _drawdown(curve, seed)
     return PriorVerdict(
         word=word,
@@ -153,7 +156,7 @@ def prior_verdict(
         drawdown=drawdown,
         drawdown_noise=noise,
         average=_time_average(curve, steps),
-        items_needed=int(np.ceil(curve.n * (widest / margin) ** 2)) if widest > margin else None,
+        items_needed=needed,
     )
 
 
@@ -195,6 +198,15 @@ def _word(points: Sequence[Point], returns: Sequence[Point], margin: float) -> t
     )
 
 
+def _items_needed(curve: Curve, points: Sequence[Point], margin: float) -> int | None:
+    """Half widths fall with the root of the number of items."""
+    rooms = [margin - abs(point.change) for point in points]
+    if min(rooms) <= 0:
+        return None
+    factor = max((point.high - point.change) / room for point, room in zip(points, rooms, strict=True))
+    return int(np.ceil(curve.n * factor**2)) if factor > 1 else None
+
+
 def _interval(point: Point) -> str:
     texts = [f"{100 * value:+.1f}".replace("-", "−") for value in (point.change, point.low, point.high)]
     return f"{texts[0]} [{texts[1]}, {texts[2]}]"
@@ -218,5 +230,5 @@ def _time_average(curve: Curve, steps: Sequence[int], level: float = 0.95) -> Po
     weights[1:] += gaps / 2
     contrast = (weights / times[-1])[1:]
     change = float(contrast @ curve.change)
-    half = float(stats.t.ppf((1 + level) / 2, curve.n_clusters - 1) * contrast_errors(curve, contrast[None, :])[0])
+    half = float(stats.t.ppf((1 + level) / 2, curve.freedom) * contrast_errors(curve, contrast[None, :])[0])
     return Point(step=steps[-1], change=change, low=change - half, high=change + half)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from driftlab.drift.stats import HALF_COUNTS, Array, Interval, influence
+from driftlab.drift.stats import HALF_COUNTS, Array, Interval, influence, merged_strata
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,11 +110,19 @@ def retention(
     return Retention(value=float(after / before), low=float((b - root) / a), high=float((b + root) / a))
 
 
-def over_seeds(values: Sequence[float], level: float = 0.95) -> SeedSummary:
+def over_seeds(values: Sequence[float], items: Interval | None = None, level: float = 0.95) -> SeedSummary:
     """Mean of one number per training seed, with the t interval over seeds.
 
     How a run ends depends on its seed as much as on its items (LIT-238's two seeds of one arm end four points apart),
-    so a statement about an arm takes the seed for its unit. Raises ValueError when there is none.
+    so a statement about an arm takes the seed for its unit. But seeds share their evaluation items, whose error does
+    not show in the scatter between seeds: with ``items`` the interval is at least as wide as that one on either side.
+
+    Args:
+        values: one per seed.
+        items: interval over items of the same mean, seeds taken as they are.
+
+    Raises:
+        ValueError: there is no seed.
     """
     if not values:
         raise ValueError("no seed to average")
@@ -123,7 +131,10 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> SeedSummary:
         return SeedSummary(mean=mean, sd=None, low=None, high=None, n=1)
     sd = float(numbers.std(ddof=1))
     half = float(stats.t.ppf((1 + level) / 2, len(numbers) - 1)) * sd / float(np.sqrt(len(numbers)))
-    return SeedSummary(mean=mean, sd=sd, low=mean - half, high=mean + half, n=len(numbers))
+    low, high = mean - half, mean + half
+    if items is not None:
+        low, high = min(low, items.low), max(high, items.high)
+    return SeedSummary(mean=mean, sd=sd, low=low, high=high, n=len(numbers))
 
 
 def bootstrap_intervals(
@@ -137,7 +148,7 @@ def bootstrap_intervals(
 ) -> tuple[Interval, ...]:
     """Percentile bootstrap intervals of the column means of ``changes`` [n, K], clusters drawn anew within strata.
 
-    All columns share the draws, so that differences between checkpoints could be read from them. It assumes no shape,
+    All columns share the draws. It assumes no shape,
     but needs some changes to resample: a column without any gives an interval of width 0, and the t interval of
     ``stats.paired_difference`` does not.
     """
@@ -147,7 +158,7 @@ def bootstrap_intervals(
     sizes = np.bincount(index).astype(np.float64)
     groups = np.zeros(labels.size, dtype=int)
     if strata is not None:
-        groups = np.unique(np.asarray(strata, dtype=str)[first], return_inverse=True)[1]
+        groups = merged_strata(np.asarray(strata, dtype=str)[first])
     generator = np.random.default_rng(seed)
     total = np.zeros((draws, changes.shape[1]))
     for group in np.unique(groups):

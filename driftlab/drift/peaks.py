@@ -37,7 +37,7 @@ class Level:
     steps: tuple[int, ...]
     value: Array
     covariance: Array
-    freedom: int
+    freedom: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,27 +70,34 @@ def level_of(curve: Curve, steps: Sequence[int]) -> Level:
         steps=(0, *steps),
         value=np.concatenate([[0.0], curve.change]),
         covariance=covariance,
-        freedom=curve.n_clusters - 1,
+        freedom=curve.freedom,
     )
+
+
+MOST_POINTS = 100
+"""Iterations of a longer run are averaged in groups: the comparisons grow with the square of their number."""
 
 
 def reward_level(steps: Sequence[int], rewards: Sequence[Sequence[float]]) -> Level:
     """Training reward: mean over an iteration's members, the error from their scatter; iterations are independent.
 
     The batch of prompts is fixed, so the error is that of the mean reward around the current weights on this batch.
+    Runs of more than ``MOST_POINTS`` iterations are averaged in equal groups, each standing at its middle step.
     """
     table = np.asarray(rewards, dtype=np.float64)
-    members = table.shape[1]
+    members, size = table.shape[1], -(-len(table) // MOST_POINTS)
+    groups = [slice(start, start + size) for start in range(0, len(table), size)]
+    means, variances = table.mean(axis=1), table.var(axis=1, ddof=1) / members
     return Level(
-        steps=tuple(steps),
-        value=table.mean(axis=1),
-        covariance=np.diag(table.var(axis=1, ddof=1) / members),
+        steps=tuple(steps[group][(len(steps[group]) - 1) // 2] for group in groups),
+        value=np.array([means[group].mean() for group in groups]),
+        covariance=np.diag([variances[group].mean() / len(variances[group]) for group in groups]),
         freedom=members - 1,
     )
 
 
 def pooled(levels: Sequence[Level]) -> Level:
-    """Mean level of several seeds of one arm, with error over items (or members) and over seeds.
+    """Mean accuracy of several seeds of one arm, with error over items and over seeds.
 
     Seeds share their evaluation items, so the items' errors do not average out: the mean covariance is kept whole. The
     scatter of the seeds over their number is added; it holds a part of the same errors again, which errs on the side of
@@ -137,11 +144,11 @@ def peak_set(level: Level, *, seed: int, confidence: float = 0.95) -> tuple[int,
 def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> TargetVerdict:
     """Verdict on the target's curve.
 
-    *peaked and decays*: the final checkpoint cannot be the peak (at 97.5 %; the peak's interval is one of 95 %).
-    *still rising*: the curve has risen from its start (which cannot be the peak), and a straight line through the last
-    third of the checkpoints rises beyond its 95 % interval. Each errs on a level curve in at most 2.5 of 100 cases.
-    *plateau*: it has risen, and the change over the last third lies within ``± margin`` with its interval. Else
-    *cannot say*.
+    *peaked and decays*: the final checkpoint cannot be the peak. *still rising*: some checkpoint lies above the first,
+    and a straight line through the last third of the checkpoints rises beyond its 95 % interval. *plateau*: some
+    checkpoint lies above the first, and the change over the last third lies within ``± margin`` with its interval. Else
+    *cannot say*. That the final or the first one cannot be the peak is asked at 97.5 %, so a level curve is called
+    anything else in at most 5 of 100 cases; the peak's interval is one of 95 %.
 
     Raises:
         ValueError: fewer checkpoints than a curve needs.
@@ -157,16 +164,19 @@ def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> Ta
     fallen = float(level.value[best] - level.value[-1])
     where = f"the peak lies between steps {low} and {high}"
     word: TargetWord = "cannot say"
-    if last not in surely:
+    risen, decayed = 0 not in surely, last not in surely
+    if decayed and 0 in kept:
+        word, reason = "peaked and decays", f"it fell from its start and never rose above it; {where}"
+    elif decayed:
         word, reason = "peaked and decays", f"{where}, before the final step {level.steps[-1]}"
     elif last not in kept:
         reason = f"{where}, but that the final step {level.steps[-1]} lies below it is not sure enough to call a decay"
-    elif 0 not in kept and late.low > 0:
+    elif not risen:
+        reason = "no checkpoint lies surely above the first"
+    elif late.low > 0:
         word, reason = "still rising", f"it rose over steps {late.step} to {level.steps[-1]} beyond the interval"
-    elif 0 not in kept and -margin < late.low and late.high < margin:
+    elif -margin < late.low and late.high < margin:
         word, reason = "plateau", f"level over steps {late.step} to {level.steps[-1]}; {where}"
-    elif 0 in kept:
-        reason = "no checkpoint is distinguishable from the first"
     else:
         reason = f"the change over steps {late.step} to {level.steps[-1]} is too uncertain; {where}"
     return TargetVerdict(word=word, reason=reason, peak=level.steps[best], low=low, high=high, late=late, fallen=fallen)

@@ -83,7 +83,7 @@ def planned_critical_values(n: int, flips: float, checkpoints: int, tasks: int, 
         change=np.zeros(checkpoints),
         covariance=walk_correlation(checkpoints) * np.outer(sd, sd) + np.eye(checkpoints) * HALF_COUNTS / n**2,
         n=n,
-        n_clusters=n,
+        freedom=n - 1,
         gained=np.zeros(checkpoints),
         lost=np.zeros(checkpoints),
     )
@@ -98,7 +98,8 @@ class Outlook:
         critical: critical values of the run's verdicts.
         visible_once: true final change found with the asked power by one uncorrected comparison on one task.
         visible_final: the same by the verdicts, over all tasks and their average.
-        visible_dip: true change of one earlier checkpoint found by the verdicts, at the same flip rate.
+        visible_dip: true change of one earlier checkpoint found by the verdicts, at the same flip rate. All three are
+            None where they exceed the flip rate, so that no such change can be made.
         half_width: half width of the corrected interval of the final change.
         needed: items at which the verdicts would find each final change in ``SIZES``; None where the flips cannot make
             it.
@@ -107,9 +108,9 @@ class Outlook:
     """
 
     critical: Critical
-    visible_once: float
-    visible_final: float
-    visible_dip: float
+    visible_once: float | None
+    visible_final: float | None
+    visible_dip: float | None
     half_width: float
     needed: dict[float, int | None]
     items_for_stable: int
@@ -124,10 +125,16 @@ def outlook(
     """See ``Outlook``; arguments as in ``minimal_detectable_difference`` and ``planned_critical_values``."""
     if checkpoints < 1 or tasks < 1:
         raise ValueError(f"at least one checkpoint and one task are needed, got {checkpoints} and {tasks}")
+    if not (0 < margin < 1 and design_effect > 0):
+        raise ValueError(
+            f"the margin lies between 0 and 100 points and the design effect above 0, got {100 * margin:g} and "
+            f"{design_effect:g}"
+        )
     critical = planned_critical_values(n, flips, checkpoints, tasks)
 
-    def visible(value: float | None) -> float:
-        return minimal_detectable_difference(n, flips, critical=value, power=power, design_effect=design_effect)
+    def visible(value: float | None) -> float | None:
+        found = minimal_detectable_difference(n, flips, critical=value, power=power, design_effect=design_effect)
+        return found if found <= flips else None
 
     def needed(size: float) -> int | None:
         if size > flips:

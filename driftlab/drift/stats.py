@@ -177,10 +177,10 @@ def influence(values: Array, clusters: Sequence[str], strata: Sequence[str] | No
     ``P^T P`` is the cluster-robust covariance matrix of the K means. Values are centred within their stratum and each
     stratum has its own factor ``G_h/(G_h-1)``: differences between strata are no sampling error when the mix is fixed.
     A cluster belongs to the stratum of its first item. Strata of one cluster, whose variance cannot be estimated, are
-    taken together with the next smallest one.
+    taken together; a single one with the smallest other.
     """
     labels, first, index = np.unique(np.asarray(clusters, dtype=str), return_index=True, return_inverse=True)
-    groups = np.zeros(labels.size, dtype=int) if strata is None else _strata(np.asarray(strata, dtype=str)[first])
+    groups = np.zeros(labels.size, dtype=int) if strata is None else merged_strata(np.asarray(strata, dtype=str)[first])
     parts = np.zeros((labels.size, values.shape[1]))
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
@@ -191,7 +191,7 @@ def influence(values: Array, clusters: Sequence[str], strata: Sequence[str] | No
     return parts / len(values)
 
 
-def _strata(labels: NDArray[np.str_]) -> NDArray[np.int_]:
+def merged_strata(labels: NDArray[np.str_]) -> NDArray[np.int_]:
     """Stratum number of each cluster, strata of one cluster merged."""
     names, groups, counts = np.unique(labels, return_inverse=True, return_counts=True)
     single = np.flatnonzero(counts == 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,14 @@ import numpy as np
 import pandas as pd
 
 from driftlab.drift.paired import over_seeds
-from driftlab.drift.stats import AverageDifference, PairedDifference, average_difference, paired_difference
+from driftlab.drift.stats import (
+    Array,
+    AverageDifference,
+    Interval,
+    PairedDifference,
+    average_difference,
+    paired_difference,
+)
 from driftlab.report.pairing import each
 from driftlab.report.scores import Scores, TaskScores
 from driftlab.report.verdicts import AVERAGE
@@ -19,106 +26,169 @@ NULL_CONTROL = "shuffled-reward"
 _SEED_NUMBERS = ["seeds", "mean", "sd", "low", "high"]
 SEED_COLUMNS = ["arm", "task", "profile", "step", *_SEED_NUMBERS]
 _CONTROL_NUMBERS = ["step", "change", "walk", "difference", "low", "high", "n"]
-CONTROL_COLUMNS = ["arm", "control", "task", "profile", "unit", *_CONTROL_NUMBERS, "note"]
+CONTROL_COLUMNS = ["arm", "control", "alike", "task", "profile", "unit", *_CONTROL_NUMBERS, "note"]
 
-
-def seed_table(differences: pd.DataFrame, averages: pd.DataFrame) -> pd.DataFrame:
-    """Per (arm, task, step): mean change since base over the arm's runs, the seed being the unit (fractions).
-
-    A step counts when every run of the arm has the number. The average over prior tasks has the task ``AVERAGE``.
-    """
-    columns = ["run", "arm", "task", "profile", "step", "difference", "status"]
-    both = pd.concat([differences[columns], averages.assign(task=AVERAGE)[columns]])
-    sizes = both.groupby("arm")["run"].nunique().to_dict()
-    rows = []
-    for (arm, task, step), part in both.groupby(["arm", "task", "step"], sort=False):
-        if len(part) == sizes[arm] and (part["status"] == "ok").all():
-            found = over_seeds(part["difference"].tolist())
-            numbers = {"seeds": found.n, "mean": found.mean, "sd": found.sd, "low": found.low, "high": found.high}
-            rows.append({"arm": arm, "task": task, "profile": part["profile"].iloc[0], "step": step} | numbers)
-    return pd.DataFrame(rows, columns=SEED_COLUMNS).astype(dict.fromkeys(_SEED_NUMBERS, "float64"))
+Difference = PairedDifference | AverageDifference
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
-    """One run of an arm beside one of the null control, at their last common step."""
+class _Pooled:
+    """One comparison in several seeds: the value of each, and the same over items with the seeds' scores averaged."""
 
-    step: int
-    profile: str
-    change: float
-    walk: float
-    difference: PairedDifference | AverageDifference
+    values: list[float]
+    items: Difference
+
+    def summary(self) -> dict[str, Any]:
+        if len(self.values) == 1:
+            one = self.items
+            return {"mean": one.difference, "sd": None, "low": one.low, "high": one.high, "seeds": 1, "n": one.n}
+        known = self.items.low is not None and self.items.high is not None
+        # Without an interval over items, the one over seeds would claim to know what it cannot.
+        ends = Interval(self.items.low, self.items.high) if known else None  # type: ignore[arg-type]
+        found = over_seeds(self.values, ends)
+        low, high = (found.low, found.high) if known else (None, None)
+        return {"mean": found.mean, "sd": found.sd, "low": low, "high": high, "seeds": found.n, "n": found.n}
 
 
-def control_table(runs: pd.DataFrame, scores: Scores, tasks: Sequence[str], averaged: Sequence[str]) -> pd.DataFrame:
-    """Per (arm, task): final change of the arm, that of the shuffled-reward arm at the same step, and the difference.
+def seed_table(
+    runs: pd.DataFrame, scores: Scores, target: str, averaged: Sequence[str], profiles: Mapping[str, str]
+) -> pd.DataFrame:
+    """Per (arm, task, step): mean change since base over the arm's runs (fractions); with one run, that run's.
 
-    Items are the same in both, so the difference is paired. With two or more common seeds the seed is the unit (t over
-    seeds of the paired means); with one the interval is over items and another seed could move it further.
+    A step counts when every run of the arm has the task there. Over several seeds the seed is the unit, and the
+    interval is no narrower than that over items (``paired.over_seeds``). Averages over prior tasks have the task
+    ``AVERAGE``.
+    """
+    rows = []
+    for arm, own in runs.groupby("arm", sort=False):
+        names = list(own["run"])
+        found = {task: _arm_changes([scores.get((run, task)) for run in names]) for task in (target, *profiles)}
+        for task, changes in found.items():
+            where = {"arm": arm, "task": task, "profile": profiles.get(task)}
+            rows += [where | {"step": step} | pooled.summary() for step, pooled in changes.items()]
+        for profile in dict.fromkeys(profiles[task] for task in averaged):
+            members = [found[task] for task in averaged if profiles[task] == profile]
+            for step in members[0]:
+                parts = [changes[step] for changes in members if step in changes]
+                if len(parts) == len(members):
+                    where = {"arm": arm, "task": AVERAGE, "profile": profile}
+                    rows.append(where | {"step": step} | _mean(parts).summary())
+    return pd.DataFrame(rows, columns=SEED_COLUMNS).astype(dict.fromkeys(_SEED_NUMBERS, "float64"))
+
+
+def _arm_changes(seeds: Sequence[TaskScores | None]) -> dict[int, _Pooled]:
+    known = [one for one in seeds if one is not None and one.steps[0] == 0]
+    if len(known) < len(seeds):
+        return {}
+    steps = [step for step in known[0].steps if step > 0 and all(step in one.steps for one in known)]
+    found = {}
+    for step in steps:
+        pooled = _pool([(one, one.aligned(known[0], 0), one.aligned(known[0], step)) for one in known])
+        if pooled is not None:
+            found[step] = pooled
+    return found
+
+
+def _pool(seeds: Sequence[tuple[TaskScores, Array, Array]]) -> _Pooled | None:
+    """Paired changes of (before, after), in every seed and with the seeds averaged, over the items that all have."""
+    usable = np.all([np.isfinite(before) & np.isfinite(after) for _, before, after in seeds], axis=0)
+    if not usable.any():
+        return None
+    clusters = seeds[0][0].choose(usable)
+    values = [float((after[usable] - before[usable]).mean()) for _, before, after in seeds]
+    base = np.mean([before[usable] for _, before, _ in seeds], axis=0)
+    tuned = np.mean([after[usable] for _, _, after in seeds], axis=0)
+    return _Pooled(values, paired_difference(base, tuned, *clusters))
+
+
+def _mean(tasks: Sequence[_Pooled]) -> _Pooled:
+    """Unweighted mean over tasks, seed by seed."""
+    values = np.mean([task.values for task in tasks], axis=0)
+    items = average_difference([task.items for task in tasks if isinstance(task.items, PairedDifference)])
+    return _Pooled([float(value) for value in values], items)
+
+
+def control_table(
+    runs: pd.DataFrame, scores: Scores, target: str, averaged: Sequence[str], profiles: Mapping[str, str]
+) -> pd.DataFrame:
+    """Per (arm, task): change of the arm, that of a shuffled-reward arm at the same step, and the difference.
+
+    The step is the last one that all runs of both arms share. Items are the same in both, so the difference is paired.
+    With two or more common seeds the seed is the unit; with one the interval is over items and another seed could move
+    it further. An arm is compared with the control of its own settings (ES and anchor); only where there is none, with
+    the others, and ``alike`` is False: a walk without the arm's anchor goes further.
     """
     rows: list[dict[str, Any]] = []
     walks = runs[runs["control"] == NULL_CONTROL]
-    for control in walks["arm"].unique():
-        null = {row.seed: row.run for row in each(walks[walks["arm"] == control])}
-        for arm in runs.loc[runs["control"] == "none", "arm"].unique():
-            own = {row.seed: row.run for row in each(runs[runs["arm"] == arm])}
-            pairs = [(own[seed], null[seed]) for seed in own if seed in null]
-            where = {"arm": arm, "control": control}
-            found = {task: [_beside(scores.get((a, task)), scores.get((b, task))) for a, b in pairs] for task in tasks}
-            rows += [where | {"task": task} | _summary(found[task]) for task in tasks]
-            profiles = {task: one.profile for task in averaged for one in found[task] if one is not None}
-            for profile in dict.fromkeys(profiles.values()):
-                members = [found[task] for task in averaged if profiles.get(task) == profile]
-                if len(members) > 1:
-                    rows.append(
-                        where | {"task": AVERAGE} | _summary([_mean(one) for one in zip(*members, strict=True)])
-                    )
+    for arm, own in runs[runs["control"] == "none"].groupby("arm", sort=False):
+        settings = own["settings"].iloc[0]
+        alike = walks[walks["settings"] == settings]
+        for control, null in (alike if len(alike) else walks).groupby("arm", sort=False):
+            where = {"arm": arm, "control": control, "alike": len(alike) > 0}
+            rows += [where | row for row in _compare(own, null, scores, target, averaged, profiles)]
     return pd.DataFrame(rows, columns=CONTROL_COLUMNS).astype(dict.fromkeys(_CONTROL_NUMBERS, "float64"))
 
 
-def _beside(arm: TaskScores | None, null: TaskScores | None) -> _Beside | None:
-    if arm is None or null is None or 0 not in arm.steps:
-        return None
-    steps = [step for step in arm.steps if step in null.steps and step > 0]
-    if not steps:
-        return None
-    step, place = steps[-1], {item: index for index, item in enumerate(null.items)}
-    walked = null.correct[null.steps.index(step)]
-    walk = np.array([walked[place[item]] if item in place else np.nan for item in arm.items])
-    base, tuned = arm.correct[0], arm.correct[arm.steps.index(step)]
-    usable = np.isfinite(base) & np.isfinite(tuned) & np.isfinite(walk)
-    if not usable.any():
-        return None
-    base, tuned, walk = base[usable], tuned[usable], walk[usable]
-    difference = paired_difference(walk, tuned, *arm.choose(usable))
-    return _Beside(step, arm.profile, float((tuned - base).mean()), float((walk - base).mean()), difference)
+def _compare(
+    own: pd.DataFrame,
+    null: pd.DataFrame,
+    scores: Scores,
+    target: str,
+    averaged: Sequence[str],
+    profiles: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    mine, walk = ({row.seed: row.run for row in each(part)} for part in (own, null))
+    pairs = [(mine[seed], walk[seed]) for seed in mine if seed in walk]
+    tasks = [target, *profiles]
+    measured = [
+        {step for task in tasks if (run, task) in scores for step in scores[run, task].steps}
+        for pair in pairs
+        for run in pair
+    ]
+    last = max(set.intersection(*measured), default=0) if measured else 0
+    found = {task: _against(pairs, scores, task, last) for task in tasks}
+    why = "the two arms share no training seed" if not pairs else "not measured in both arms at a common step"
+    rows = [{"task": task, "profile": profiles.get(task)} | _row(found[task], last, why) for task in tasks]
+    for profile in dict.fromkeys(profiles[task] for task in averaged):
+        members = [found[task] for task in averaged if profiles[task] == profile]
+        known = [one for one in members if one is not None]
+        if len(members) > 1:
+            mean = None
+            if len(known) == len(members):
+                mean = tuple(_mean(parts) for parts in zip(*known, strict=True))
+            rows.append({"task": AVERAGE, "profile": profile} | _row(mean, last, why))
+    return rows
 
 
-def _mean(tasks: Sequence[_Beside | None]) -> _Beside | None:
-    """Unweighted mean over the prior tasks of one profile; None where one is missing or stands at another step."""
-    known = [one for one in tasks if one is not None]
-    if len(known) < len(tasks) or len({one.step for one in known}) > 1:
+def _against(pairs: Sequence[tuple[str, str]], scores: Scores, task: str, step: int) -> tuple[_Pooled, ...] | None:
+    """Change of the arm, change of the walk, and arm minus walk, each over the pairs; None where one is missing."""
+    both = [(scores.get((arm, task)), scores.get((null, task))) for arm, null in pairs]
+    known = [(arm, null) for arm, null in both if arm is not None and null is not None]
+    if not known or len(known) < len(pairs) or step == 0:
         return None
-    differences = [one.difference for one in known if isinstance(one.difference, PairedDifference)]
-    change, walk = (float(np.mean([getattr(one, name) for one in known])) for name in ("change", "walk"))
-    return _Beside(known[0].step, known[0].profile, change, walk, average_difference(differences))
+    if any(one.steps[0] != 0 or step not in one.steps for pair in known for one in pair):
+        return None
+    first = known[0][0]
+    seeds = [(arm, arm.aligned(first, 0), arm.aligned(first, step), null.aligned(first, step)) for arm, null in known]
+    found = (
+        _pool([(arm, base, after) for arm, base, after, _ in seeds]),
+        _pool([(arm, base, walked) for arm, base, _, walked in seeds]),
+        _pool([(arm, walked, after) for arm, _, after, walked in seeds]),
+    )
+    return None if any(one is None for one in found) else found  # type: ignore[return-value]
 
 
-def _summary(seeds: Sequence[_Beside | None]) -> dict[str, Any]:
-    known = [one for one in seeds if one is not None]
-    if not known or len(known) < len(seeds):
-        reason = "not measured in both arms at a common step" if seeds else "the two arms share no training seed"
-        return {"note": reason}
-    row: dict[str, Any] = {"step": known[0].step, "profile": known[0].profile}
-    row |= {name: float(np.mean([getattr(one, name) for one in known])) for name in ("change", "walk")}
-    first = known[0].difference
-    if len(known) == 1:
-        return row | {
-            "difference": first.difference,
-            "low": first.low,
-            "high": first.high,
-            "n": first.n,
-            "unit": "items",
-        }
-    found = over_seeds([one.difference.difference for one in known])
-    return row | {"difference": found.mean, "low": found.low, "high": found.high, "n": found.n, "unit": "seeds"}
+def _row(found: tuple[_Pooled, ...] | None, step: int, why: str) -> dict[str, Any]:
+    if found is None:
+        return {"note": why}
+    change, walk, difference = (one.summary() for one in found)
+    return {
+        "step": step,
+        "change": change["mean"],
+        "walk": walk["mean"],
+        "difference": difference["mean"],
+        "low": difference["low"],
+        "high": difference["high"],
+        "n": difference["n"],
+        "unit": "items" if difference["seeds"] == 1 else "seeds",
+    }

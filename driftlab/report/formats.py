@@ -55,11 +55,12 @@ def to_markdown(table: Table, rest: str = "---:") -> str:
     return "\n".join([line(table.columns), rule, *(line(row) for row in table.rows)]) + "\n"
 
 
-_MARKDOWN = {"\\": "\\\\", "|": "\\|", "<": "&lt;", "&": "&amp;", "_": "\\_", "*": "\\*", "`": "\\`", "\n": " "}
+_MARKDOWN = {letter: f"\\{letter}" for letter in "\\|_*`"} | {"<": "&lt;", "&": "&amp;", "\n": " ", "\r": " "}
 
 
 def markdown_text(text: str) -> str:
-    return "".join(_MARKDOWN.get(letter, letter) for letter in text)
+    # Brackets stay as they are, intervals are full of them; what follows one must not make it a link.
+    return "".join(_MARKDOWN.get(letter, letter) for letter in text).replace("](", "]\\(")
 
 
 _LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {

@@ -21,6 +21,7 @@ from driftlab.report.rules import rule_table
 from driftlab.report.runs import (
     RunData,
     check_together,
+    distinct_arms,
     item_texts,
     prior_tasks,
     record_table,
@@ -29,7 +30,7 @@ from driftlab.report.runs import (
     target_task,
     update_table,
 )
-from driftlab.report.scores import LOGLIK, Scores, task_scores
+from driftlab.report.scores import Scores, named_profile, task_scores
 from driftlab.report.verdicts import target_table, verdict_tables
 from driftlab.run.records import Example, Measurement
 
@@ -44,8 +45,8 @@ class Frames:
         averaged: the priors that count in an average; one none of whose items ever changes, in any run, does not.
         profiles: how each prior task is measured, log-likelihood or generative; they are never averaged together.
         margin: largest change that still counts as stable, a fraction.
-        runs: one row per run: run, arm, control, run_id, name, seed, status, error, last_step (last measured),
-            updates, notices.
+        runs: one row per run: run, arm, control, settings (ES and anchor, as text), run_id, name, seed, status, error,
+            last_step (last measured), updates, notices.
         measurements: the stored rows, with run and arm.
         updates: per iteration: reward (mean over members), reward_low, reward_high, step_norm, step_cosine, note, ...
         examples: the stored rows, with run and arm.
@@ -107,6 +108,7 @@ def build_frames(runs: Sequence[RunData], *, margin: float = MARGIN) -> Frames:
     Raises:
         DriftlabError: no run, a run without measurements, or runs that cannot stand in one report.
     """
+    runs = distinct_arms(runs)
     check_together(runs)
     labels = run_labels(runs)
     target = target_task(runs[0].manifest)
@@ -118,13 +120,14 @@ def build_frames(runs: Sequence[RunData], *, margin: float = MARGIN) -> Frames:
     inert = inert_tasks(scores)
     averaged = tuple(task for task in priors if task not in inert)
     found = {task: one.profile for (_, task), one in scores.items()}
-    profiles = {task: found.get(task, LOGLIK) for task in priors}
+    profiles = {task: found.get(task, named_profile(task)) for task in priors}
     updates = update_table(pairs)
     table = pd.DataFrame([run_row(label, run) for label, run in pairs])
     differences = difference_table(table, measurements, scores, target, priors)
-    averages = average_table(differences, averaged)
-    verdicts, bands = verdict_tables(table, scores, priors, averaged, margin=margin)
+    averages = average_table(differences, averaged, profiles)
+    verdicts, bands = verdict_tables(table, scores, priors, averaged, profiles, margin=margin)
     rewards = {label: [update.rewards for update in run.updates] for label, run in pairs}
+    peaks = _peaks(labels, target, measurements, updates)
     targets = target_table(table, scores, rewards, target, margin=margin)
     return Frames(
         target=target,
@@ -142,12 +145,12 @@ def build_frames(runs: Sequence[RunData], *, margin: float = MARGIN) -> Frames:
         verdicts=verdicts,
         bands=bands,
         targets=targets,
-        seeds=seed_table(differences, averages),
-        controls=control_table(table, scores, (target, *priors), averaged),
-        rules=rule_table(table, targets, bands, differences, averages),
+        seeds=seed_table(table, scores, target, averaged, profiles),
+        controls=control_table(table, scores, target, averaged, profiles),
+        rules=rule_table(table, peaks, bands, differences, averages),
         floors=_floors(measurements, (target, *priors)),
         lost=lost_table(examples, item_texts(runs), priors),
-        peaks=_peaks(labels, target, measurements, updates),
+        peaks=peaks,
         problems=problem_table(table, measurements, updates, examples, (target, *priors), inert),
     )
 

@@ -13,7 +13,7 @@ from scipy import stats
 from driftlab.drift.paired import bootstrap_intervals, mcnemar_midp, retention
 from driftlab.drift.power import minimal_detectable_difference
 from driftlab.drift.stats import PairedDifference, average_difference, clustered_mean, paired_difference
-from driftlab.report.scores import LOGLIK, Scores, TaskScores
+from driftlab.report.scores import Scores, TaskScores
 
 NAN = float("nan")
 SEED = 0
@@ -75,15 +75,14 @@ def _as_listed(runs: pd.DataFrame) -> Any:
     return lambda column: column.map(order)
 
 
-def average_table(differences: pd.DataFrame, priors: Sequence[str]) -> pd.DataFrame:
+def average_table(differences: pd.DataFrame, priors: Sequence[str], profiles: Mapping[str, str]) -> pd.DataFrame:
     """Per (run, profile, step > 0): unweighted mean change over ``priors``, the target left out.
 
     An average over fewer tasks is another quantity, so one prior task without a difference makes the row NaN.
     """
     rows = []
     chosen = differences[differences["task"].isin(priors)]
-    profiles = chosen.dropna(subset="profile").drop_duplicates("task").set_index("task")["profile"]
-    chosen = chosen.assign(profile=chosen["task"].map(profiles).fillna(LOGLIK))
+    chosen = chosen.assign(profile=chosen["task"].map(dict(profiles)))
     for (run, arm, profile, step), part in chosen.groupby(["run", "arm", "profile", "step"], sort=False):
         row: dict[str, Any] = {"run": run, "arm": arm, "profile": profile, "step": step}
         missing = part[part["status"] != "ok"]
@@ -149,7 +148,8 @@ def _pair(found: TaskScores | None, step: int, chance: float | None) -> dict[str
     # Clusters widen the error beyond that of independent items with the same flips.
     plain = flips - result.difference**2
     effect = 1.0 if result.stderr is None or plain <= 0 else max(1.0, result.stderr**2 * result.n / plain)
-    row["detectable"] = minimal_detectable_difference(result.n, flips, design_effect=1.0 if independent else effect)
+    if result.stderr is not None:
+        row["detectable"] = minimal_detectable_difference(result.n, flips, design_effect=1.0 if independent else effect)
     if chance is not None and np.isfinite(chance):
         kept = retention(base[common], tuned[common], chance, clusters, strata)
         if kept is not None:
@@ -170,17 +170,22 @@ def _margins(found: TaskScores, step: int) -> dict[str, Any]:
 
 
 def _bootstraps(found: TaskScores) -> dict[int, dict[str, float]]:
-    """Percentile bootstrap interval of each step's change, over the items stored at every step."""
-    complete = found.complete
-    if 0 not in found.steps or len(found.steps) < 2 or not complete.any():
+    """Percentile bootstrap interval of each step's change, over the items stored at the base and there."""
+    base = found.at(0)
+    if base is None:
         return {}
-    scores = found.correct[:, complete]
-    clusters, strata = found.choose(complete)
-    intervals = bootstrap_intervals((scores[1:] - scores[0]).T, clusters, strata, seed=SEED)
-    return {
-        step: {"bootstrap_low": ends.low, "bootstrap_high": ends.high}
-        for step, ends in zip(found.steps[1:], intervals, strict=True)
-    }
+    ends: dict[int, dict[str, float]] = {}
+    masks = {step: np.isfinite(base) & np.isfinite(found.correct[found.steps.index(step)]) for step in found.steps}
+    # Steps with the same items, mostly all of them, share the draws.
+    for key in {mask.tobytes(): mask for mask in masks.values()}.values():
+        steps = [step for step in found.steps if step > 0 and np.array_equal(masks[step], key)]
+        clusters, strata = found.choose(key)
+        if not steps or len(set(clusters)) < 2:
+            continue
+        changes = np.stack([found.correct[found.steps.index(step)][key] - base[key] for step in steps], axis=1)
+        for step, interval in zip(steps, bootstrap_intervals(changes, clusters, strata, seed=SEED), strict=True):
+            ends[step] = {"bootstrap_low": interval.low, "bootstrap_high": interval.high}
+    return ends
 
 
 def _result(record: Mapping[str, Any]) -> PairedDifference:

@@ -19,7 +19,7 @@ RULE_COLUMNS = ["run", "rule", "chosen_step", "measured_step", "note"]
 
 
 def rule_table(
-    runs: pd.DataFrame, targets: pd.DataFrame, bands: pd.DataFrame, differences: pd.DataFrame, averages: pd.DataFrame
+    runs: pd.DataFrame, peaks: pd.DataFrame, bands: pd.DataFrame, differences: pd.DataFrame, averages: pd.DataFrame
 ) -> pd.DataFrame:
     """Per (run, rule): the step chosen, and the measured step at or nearest to it; changes are read from there.
 
@@ -30,28 +30,28 @@ def rule_table(
         measured = sorted(set(differences.loc[differences["run"] == run.run, "step"]))
         if not measured:
             continue
-        for rule, step, note in _choices(run.run, measured, targets, bands, averages):
+        for rule, step, note in _choices(run.run, measured, peaks, bands, averages):
             nearest = None if step is None else min([0, *measured], key=lambda at: (abs(at - step), at))
             rows.append({"run": run.run, "rule": rule, "chosen_step": step, "measured_step": nearest, "note": note})
     return pd.DataFrame(rows, columns=RULE_COLUMNS).astype({"chosen_step": "Int64", "measured_step": "Int64"})
 
 
 def _choices(
-    run: str, measured: Sequence[int], targets: pd.DataFrame, bands: pd.DataFrame, averages: pd.DataFrame
+    run: str, measured: Sequence[int], peaks: pd.DataFrame, bands: pd.DataFrame, averages: pd.DataFrame
 ) -> list[tuple[str, int | None, str | None]]:
     found: list[tuple[str, int | None, str | None]] = []
     for rule, curve in ((REWARD_PEAK, "training reward"), (ACCURACY_PEAK, "target accuracy")):
-        own = targets[(targets["run"] == run) & (targets["curve"] == curve)]
-        known = len(own) > 0 and pd.notna(own["peak"].iloc[0])
-        note = None if known else "no verdict on this curve" if not len(own) else str(own["reason"].iloc[0])
-        found.append((rule, int(own["peak"].iloc[0]) if known else None, note))
+        own = peaks[(peaks["run"] == run) & (peaks["quantity"] == curve)]
+        found.append((rule, int(own["step"].iloc[0]), None) if len(own) else (rule, None, f"no {curve} is known"))
     found.append((LAST, measured[-1], None))
-    low = bands[(bands["run"] == run) & (bands["high"] < 0)].sort_values("step", kind="stable")
+    judged = bands[bands["run"] == run]
+    low = judged[judged["high"] < 0].sort_values("step", kind="stable")
     if len(low):
         first = low.iloc[0]
         found.append((DECLINE, int(first["step"]), str(first["task"]) or "average of the prior tasks"))
     else:
-        found.append((DECLINE, None, "no prior task fell beyond its simultaneous interval"))
+        note = "none fell beyond its interval" if len(judged) else "not known: no prior task was judged"
+        found.append((DECLINE, None, note))
     mean = averages[(averages["run"] == run) & (averages["status"] == "ok")]
     if len(mean):
         first_profile = mean["profile"].iloc[0]
@@ -59,4 +59,6 @@ def _choices(
         best = mean.loc[mean["difference"].idxmax()]
         # The base itself has change 0 and may be the best.
         found.append((BEST_PRIOR, int(best["step"]) if best["difference"] > 0 else 0, None))
+    else:
+        found.append((BEST_PRIOR, None, "not known: no average over prior tasks"))
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,51 @@ def read_run(path: Path) -> RunData:
         notices=tuple(store.notices),
         items=store.items(),
     )
+
+
+def distinct_arms(runs: Sequence[RunData]) -> list[RunData]:
+    """Runs whose arm and seed tell them apart: runs of one arm are its training seeds, and nothing else.
+
+    Where runs of one arm differ in more than their seed, or share it, the run's name becomes part of the arm.
+
+    Raises:
+        DriftlabError: runs of one arm, name and seed, or of one arm and name with unlike settings.
+    """
+    if not _clashing(runs):
+        return list(runs)
+    clashing = _clashing(runs)
+    named = []
+    for run in runs:
+        spec = dict(run.manifest.spec)
+        if spec["arm"] in clashing:
+            spec["arm"] = f"{spec['arm']} ({spec['name']})"
+        named.append(replace(run, manifest=replace(run.manifest, spec=spec)))
+    left = _clashing(named)
+    if left:
+        ids = ", ".join(run.manifest.run_id for run in named if run.manifest.spec["arm"] in left)
+        raise DriftlabError(
+            f"runs of one arm must be its training seeds, but {ids} share a seed or differ in more than the seed; "
+            "report them apart"
+        )
+    return named
+
+
+def _clashing(runs: Sequence[RunData]) -> set[str]:
+    """Arms whose runs share a seed or differ in more than the seed."""
+    found = set()
+    for arm in dict.fromkeys(run.manifest.spec["arm"] for run in runs):
+        specs = [run.manifest.spec for run in runs if run.manifest.spec["arm"] == arm]
+        settings = {
+            json.dumps({key: spec[key] for key in spec if key not in _NOT_SETTINGS}, sort_keys=True, default=str)
+            for spec in specs
+        }
+        if len(settings) > 1 or len({spec["seed"] for spec in specs}) < len(specs):
+            found.add(arm)
+    return found
+
+
+_NOT_SETTINGS = ("seed", "data", "threads", "name")
+"""What may differ between the seeds of one arm."""
 
 
 def check_together(runs: Sequence[RunData]) -> None:
@@ -142,6 +188,7 @@ def run_row(label: str, run: RunData) -> dict[str, Any]:
         "run": label,
         "arm": manifest.spec["arm"],
         "control": manifest.spec.get("control", "none"),  # runs of schema 1 have no controls
+        "settings": json.dumps([manifest.spec.get("es"), manifest.spec.get("anchor")], sort_keys=True),
         "run_id": manifest.run_id,
         "name": manifest.spec["name"],
         "seed": manifest.spec["seed"],

@@ -10,6 +10,7 @@ import pandas as pd
 
 from driftlab.drift.stats import Array
 
+NEARLY_ALL = 0.95
 LOGLIK, GENERATIVE = "log-likelihood", "generative"
 """The two profiles: choices scored by log-likelihood are blind to format, generated answers are not."""
 
@@ -26,6 +27,7 @@ class TaskScores:
         margin: log-likelihood margin in nats, shape [S, n]; NaN throughout for generated answers.
         clusters: label of each item, shape [n].
         strata: label of each item, or None when the task has none.
+        parsed: whether the answer could be read, shape [S, n]; NaN for choices.
         generated: whether answers were generated rather than chosen by log-likelihood.
     """
 
@@ -33,6 +35,7 @@ class TaskScores:
     items: tuple[tuple[str, int], ...]
     correct: Array
     margin: Array
+    parsed: Array
     clusters: list[str]
     strata: list[str] | None
     generated: bool
@@ -41,6 +44,14 @@ class TaskScores:
         """``correct`` at that step, None when no item was stored there."""
         return self.correct[self.steps.index(step)] if step in self.steps else None
 
+    def aligned(self, other: TaskScores, step: int) -> Array:
+        """``correct`` at a measured step, in the order of the items of ``other``; NaN where an item is absent."""
+        row = self.correct[self.steps.index(step)]
+        if self.items == other.items:
+            return row
+        place = {item: index for index, item in enumerate(self.items)}
+        return np.array([row[place[item]] if item in place else np.nan for item in other.items])
+
     def choose(self, items: np.ndarray) -> tuple[list[str], list[str] | None]:
         """Clusters and strata of the items under the mask [n]."""
         chosen = np.flatnonzero(items)
@@ -48,13 +59,37 @@ class TaskScores:
         return [self.clusters[i] for i in chosen], strata
 
     @property
-    def complete(self) -> np.ndarray:
-        """Mask [n] of the items stored at every step."""
-        return np.asarray(np.isfinite(self.correct).all(axis=0))
+    def curve_steps(self) -> tuple[int, ...]:
+        """Steps that a curve is drawn through: base, final, and those that hold nearly all items that both hold.
+
+        A step at which many items failed would take them from every other step.
+        """
+        ends = np.isfinite(self.correct[0]) & np.isfinite(self.correct[-1])
+        inner = (
+            [
+                step
+                for row, step in zip(self.correct[1:-1], self.steps[1:-1], strict=True)
+                if np.isfinite(row[ends]).mean() >= NEARLY_ALL
+            ]
+            if ends.any()
+            else []
+        )
+        return tuple(dict.fromkeys((self.steps[0], *inner, self.steps[-1])))
+
+    def curve(self) -> tuple[Array, np.ndarray]:
+        """``correct`` of the items stored at all ``curve_steps``, shape [S, m], and their mask [n]."""
+        rows = self.correct[[self.steps.index(step) for step in self.curve_steps]]
+        mask = np.asarray(np.isfinite(rows).all(axis=0))
+        return rows[:, mask], mask
 
     @property
     def profile(self) -> str:
         return GENERATIVE if self.generated else LOGLIK
+
+
+def named_profile(task: str) -> str:
+    """Profile of a task none of whose items is stored, by its name."""
+    return GENERATIVE if task.endswith(("_generative", "gsm8k", "countdown")) else LOGLIK
 
 
 Scores = Mapping[tuple[str, str], TaskScores]
@@ -74,9 +109,11 @@ def _one(part: pd.DataFrame) -> TaskScores:
     column, items = keys.factorize(sort=True)
     generated = bool(part["parsed"].notna().any())
     shape = (len(steps), len(items))
-    correct, margin = np.full(shape, np.nan), np.full(shape, np.nan)
+    correct, margin, parsed = (np.full(shape, np.nan) for _ in range(3))
     correct[row, column] = part["correct"].to_numpy(float)
-    if not generated:
+    if generated:
+        parsed[row, column] = part["parsed"].astype(float).to_numpy()
+    else:
         margin[row, column] = part["score"].to_numpy(float)
     clusters, strata = [""] * len(items), [None] * len(items)
     for index, cluster, stratum in zip(column, part["cluster"], part["stratum"], strict=True):
@@ -86,6 +123,7 @@ def _one(part: pd.DataFrame) -> TaskScores:
         items=tuple((str(item), int(number)) for item, number in items),
         correct=correct,
         margin=margin,
+        parsed=parsed,
         clusters=clusters,
         strata=None if any(pd.isna(stratum) for stratum in strata) else [str(stratum) for stratum in strata],
         generated=generated,

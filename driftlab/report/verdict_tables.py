@@ -49,7 +49,7 @@ def verdict_table(frames: Frames) -> Table:
                 row.verdict,
                 interval(row.final_change, row.final_low, row.final_high) if known else "–",
                 lowest,
-                f"{row.gained:.0f} / {row.lost:.0f}" if known else "–",
+                f"{row.gained:.0f} / {row.lost:.0f} of {row.n:.0f}" if known else "–",
                 "–" if row.task == AVERAGE else floor,
                 points(row.detectable, sign=False) if known else "–",
                 kept.get((row.run, row.task), "–"),
@@ -66,11 +66,12 @@ def verdict_table(frames: Frames) -> Table:
         data=frames.verdicts,
         source="`correct` of the same items at step 0 and at every measured step in `examples/`. The intervals of one "
         "run hold for all its prior tasks, their average and all measured steps together (max-T; half of the error is "
-        "the final step's); the lowest point is among them, so picking it costs nothing. The floor is the largest change between two scorings of the base "
-        "(rows with probe `floor`). Visible from: the true change that would be found with 80 % power after the "
-        "correction. Retained: (accuracy − chance) / (base accuracy − chance) in %, Fieller's 95 % interval, "
-        f"uncorrected. Stable means within ±{100 * frames.margin:g} points at every step. The largest fall from an "
-        "earlier to a later value stands beside what 95 % of unchanged curves with the same flips stay below.",
+        "the final step's); the lowest point is among them, so picking it costs nothing. The floor is the largest "
+        "change between two scorings of the base (rows with probe `floor`). Visible from: the true change that would "
+        "be found with 80 % power after the correction. Retained: (accuracy − chance) / (base accuracy − chance) in %, "
+        f"Fieller's 95 % interval, uncorrected. Stable means within ±{100 * frames.margin:g} points at every step. The "
+        "largest fall from an earlier to a later value stands beside what 95 % of unchanged curves with the same flips "
+        "stay below.",
     )  # fmt: skip
 
 
@@ -86,7 +87,8 @@ def _retained(frames: Frames) -> dict[tuple[str, str], str]:
     found = {}
     for row in each(table[table["retention"].notna()]):
         values = [f"{100 * value:.0f}" for value in (row.retention, row.retention_low, row.retention_high)]
-        found[row.run, row.task] = f"{values[0]} [{values[1]}, {values[2]}]".replace("-", "−")
+        ends = "no interval" if pd.isna(row.retention_low) else f"{values[1]}, {values[2]}"
+        found[row.run, row.task] = f"{values[0]} [{ends}]".replace("-", "−")
     return found
 
 
@@ -111,32 +113,42 @@ def reason_rows(frames: Frames) -> list[tuple[str, ...]]:
 
 def target_curve_table(frames: Frames) -> Table:
     """Target accuracy and training reward of every run: verdict, peak and where it may lie."""
-    highest = {(row.run, row.quantity): row for row in each(frames.peaks)}
+    highest = {(row.run, row.quantity): (row.value, row.step) for row in each(frames.peaks)}
     rows = []
     for row in each(frames.targets):
-        top = highest.get((row.run, row.curve))
         known = pd.notna(row.peak)
+        value, step = (row.highest, row.peak) if known else highest.get((row.run, row.curve), (None, None))
         rows.append(
             (
                 row.run,
                 row.curve,
                 row.verdict,
-                NOT_MEASURED if top is None else f"{top.value:.3f}",
-                NOT_MEASURED if top is None else str(top.step),
+                NOT_MEASURED if value is None else f"{value:.3f}",
+                NOT_MEASURED if step is None else f"{step:.0f}",
                 f"{row.peak_low:.0f} to {row.peak_high:.0f}" if known else "–",
                 interval(row.late_change, row.late_low, row.late_high) if known else "–",
+                row.reason,
             )
         )
     return Table(
         name="target",
         title="The target's own curves: target accuracy (fraction) and training reward (mean over members)",
-        columns=("run", "curve", "verdict", "highest", "at step", "peak lies at [95 %]", "last third, in hundredths"),
+        columns=(
+            "run",
+            "curve",
+            "verdict",
+            "highest",
+            "at step",
+            "peak lies at [95 %]",
+            "last third, in hundredths",
+            "reason",
+        ),
         rows=tuple(rows),
-        data=frames.targets.merge(frames.peaks.rename(columns={"quantity": "curve", "value": "highest"}), how="left"),
+        data=frames.targets,
         source="Accuracy: `correct` of the target's items in `examples/`, paired; reward: `rewards` in "
-        "`updates.jsonl`, its error from the scatter of the members. The peak lies where no other step is better "
-        "beyond their common error (comparisons with the best); the last column is the change over the last third of "
-        "the steps by a straight line, with its 95 % interval (accuracy: points).",
+        "`updates.jsonl`, its error from the scatter of the members (long runs in groups of iterations). The peak lies "
+        "where no other step is better beyond their common error (comparisons with the best); the last third is the "
+        "change over the last third of the steps by a straight line, with its 95 % interval (accuracy: points).",
     )
 
 
@@ -152,7 +164,8 @@ def seed_means_table(frames: Frames) -> Table:
                 said = _counted(frames.verdicts, arm, task)
                 name = f"{task} (target)" if task == frames.target else _task(frames, row)
                 spread = "–" if pd.isna(row.sd) else points(row.sd, sign=False)
-                ends = interval(row.mean, row.low, row.high) if pd.notna(row.low) else f"{points(row.mean)} [one seed]"
+                known = pd.notna(row.low)
+                ends = interval(row.mean, row.low, row.high) if known else f"{points(row.mean)} [no interval]"
                 rows.append((name, arm, f"{row.seeds:.0f}", ends, spread, said))
     return Table(
         name="seeds",
@@ -160,8 +173,9 @@ def seed_means_table(frames: Frames) -> Table:
         columns=("task", "arm", "seeds", "mean change", "SD over seeds", "verdicts of the seeds"),
         rows=tuple(rows),
         data=frames.seeds,
-        source="Each seed's change is that of `final-minus-base`; the seed is the unit, the interval a t interval with "
-        "(seeds − 1) degrees of freedom. The CSV holds every step.",
+        source="`correct` of the same items at the step and at step 0 in `examples/`; the seed is the unit: a t "
+        "interval with (seeds − 1) degrees of freedom, made no narrower than the interval over items of the same mean, "
+        "because seeds share their items; with one seed the interval over items. The CSV holds every step.",
     )
 
 
@@ -177,22 +191,25 @@ def control_comparison_table(frames: Frames) -> Table:
     rows = []
     for row in each(frames.controls):
         name = f"{row.task} (target)" if row.task == frames.target else _task(frames, row)
+        control = row.control if row.alike else f"{row.control} (other settings)"
         if pd.isna(row.difference):
-            rows.append((name, row.arm, NOT_MEASURED, NOT_MEASURED, row.note, "–"))
+            rows.append((name, row.arm, control, "–", NOT_MEASURED, NOT_MEASURED, row.note, "–"))
             continue
         unit = f"{row.n:.0f} {row.unit}"
         ends = interval(row.difference, row.low, row.high) if pd.notna(row.low) else f"{points(row.difference)} [–]"
-        rows.append((name, row.arm, points(row.change), points(row.walk), ends, unit))
+        step = f"{row.step:.0f}"
+        rows.append((name, row.arm, control, step, points(row.change), points(row.walk), ends, unit))
     return Table(
         name="controls",
         title="Beside the null control: what the random walk alone does, in points [95 % interval]",
-        columns=("task", "arm", "change", "random walk alone", "arm minus random walk", "unit"),
+        columns=("task", "arm", "control", "step", "change", "random walk alone", "arm minus random walk", "unit"),
         rows=tuple(rows),
         data=frames.controls,
         source="The shuffled-reward arm has the same members, budget and step sizes, but its coefficients are dealt to "
         "other members, so it walks at random. `correct` of the same items at the last common step of both arms in "
-        "`examples/`, paired by item; over seeds the pair of runs with one seed is the unit. Not corrected for the "
-        "number of tasks.",
+        "`examples/`, paired by item; over seeds the pair of runs with one seed is the unit, and the interval is no "
+        "narrower than that over items. Not corrected for the number of tasks. A control with other settings (no "
+        "anchor, say) walks another distance.",
     )
 
 
@@ -201,32 +218,31 @@ def rule_comparison_table(frames: Frames) -> Table:
     tasks = [frames.target, *frames.priors]
     changes = {(row.run, row.task, row.step): row.difference for row in each(frames.differences)}
     means = {(row.run, row.profile, row.step): row.difference for row in each(frames.averages)}
+    for table in (changes, means):
+        # The base has changed by 0, where anything is known about it.
+        table |= {(*key[:2], 0): 0.0 for key, value in table.items() if pd.notna(value)}
     columns, rows, data = profiles(frames), [], []
     for row in each(frames.rules):
-        chosen = "never" if pd.isna(row.chosen_step) else str(row.chosen_step)
+        chosen = "–" if pd.isna(row.chosen_step) else str(row.chosen_step)
         at = None if pd.isna(row.measured_step) else int(row.measured_step)
-        values = [_change_at(changes, (row.run, task), at) for task in tasks]
-        values += [_change_at(means, (row.run, profile), at) for profile in columns]
+        values = [changes.get((row.run, task, at)) for task in tasks]
+        values += [means.get((row.run, profile, at)) for profile in columns]
         texts = ["–" if value is None or pd.isna(value) else points(value) for value in values]
-        rows.append((row.run, row.rule, chosen, "–" if at is None else str(at), *texts))
+        rows.append(
+            (row.run, row.rule, chosen, "–" if at is None else str(at), "" if pd.isna(row.note) else row.note, *texts)
+        )
         names = [*tasks, *(average_name(frames, profile) for profile in columns)]
         data.append({**row._asdict(), **dict(zip(names, values, strict=True))})
     averages = (average_name(frames, profile) for profile in columns)
     return Table(
         name="rules",
         title="Where each stopping rule would have stopped, and the change of every task there, in points",
-        columns=("run", "rule", "stops at", "read at", *tasks, *averages),
+        columns=("run", "rule", "stops at", "read at", "note", *tasks, *averages),
         rows=tuple(rows),
         data=pd.DataFrame(data),
         source="The rule to use is the peak of the target's own reward; a prior decline is no reason to stop, because "
         "it may come back. Changes are those of `final-minus-base` at the measured step nearest to the one chosen.",
     )
-
-
-def _change_at(table: dict[Any, float], key: tuple[str, str], step: int | None) -> float | None:
-    if step is None:
-        return None
-    return 0.0 if step == 0 else table.get((*key, step))
 
 
 def floor_table(frames: Frames) -> Table:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from driftlab.drift.bands import Curve, average_curve, paired_curve
 from driftlab.drift.curves import (
@@ -20,7 +21,6 @@ from driftlab.drift.curves import (
     too_short,
 )
 from driftlab.drift.peaks import Level, level_of, pooled, reward_level, target_verdict
-from driftlab.drift.power import minimal_detectable_difference
 from driftlab.report.pairing import SEED, each
 from driftlab.report.scores import Scores, TaskScores
 
@@ -31,7 +31,10 @@ _ENDS = [f"{point}_{part}" for point in _POINTS for part in ("step", "change", "
 _NUMBERS = [*_ENDS, "drawdown", "drawdown_noise", "n", "gained", "lost", "items_needed", "detectable"]
 VERDICT_COLUMNS = ["run", "arm", "task", "profile", "verdict", "reason", *_NUMBERS]
 BAND_COLUMNS = ["run", "arm", "task", "profile", "step", "change", "low", "high"]
-_TARGET_NUMBERS = ["peak", "peak_low", "peak_high", "late_step", "late_change", "late_low", "late_high", "fallen"]
+_TARGET_NUMBERS = [
+    *("highest", "fallen", "peak", "peak_low", "peak_high"),
+    *("late_step", "late_change", "late_low", "late_high"),
+]
 TARGET_COLUMNS = ["run", "arm", "curve", "verdict", "reason", *_TARGET_NUMBERS]
 
 
@@ -46,26 +49,36 @@ class _Group:
 
 
 def verdict_tables(
-    runs: pd.DataFrame, scores: Scores, priors: Sequence[str], averaged: Sequence[str], *, margin: float
+    runs: pd.DataFrame,
+    scores: Scores,
+    priors: Sequence[str],
+    averaged: Sequence[str],
+    profiles: Mapping[str, str],
+    *,
+    margin: float,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Verdict per (run, prior task), and per (run, profile) on the average; and the bands, per step as well.
 
     Tasks of different profiles, or measured at different steps, are judged apart, each group at a level that keeps the
-    run's at 95 %. A task without a verdict has the word *cannot say* and the reason.
+    run's at 95 %. A task without a verdict has the word *cannot say* and the reason: one that was not measured at the
+    base or at the run's last step, and one that is not in ``averaged``, because none of its items ever changes.
 
     Args:
         averaged: the prior tasks that count in an average.
+        profiles: of every prior task.
         margin: largest change that still counts as stable, a fraction.
     """
     rows: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
     for run in each(runs):
-        groups, unjudged = _groups(run.run, scores, priors)
+        groups, unjudged = _groups(run, scores, priors, averaged)
         rows += [_no_verdict(run, task, reason) for task, reason in unjudged.items()]
         for group in groups:
             level = 1 - 0.05 / len(groups)
             names, curves = list(group.tasks), list(group.curves)
-            counted = _counted(run.run, group, scores, averaged)
+            members = [task for task in averaged if profiles[task] == group.profile]
+            whole = len(members) > 1 and set(members) <= set(group.tasks)
+            counted = [group.tasks.index(task) for task in members] if whole else []
             if counted:
                 names.append(AVERAGE)
                 curves.append(average_curve([group.curves[index] for index in counted]))
@@ -75,17 +88,27 @@ def verdict_tables(
                 found = prior_verdict(curve, group.steps, critical, margin=margin, seed=SEED)
                 rows.append(where | _row(found, curve, critical))
                 bands += [where | point for point in _band(curve, group.steps, critical)]
+        rows += _without_average(run, rows, averaged, profiles)
     order = {task: number for number, task in enumerate((*priors, AVERAGE))}
     table = pd.DataFrame(rows, columns=VERDICT_COLUMNS).astype(dict.fromkeys(_NUMBERS, "float64"))
     return _sorted(table, runs, order), _sorted(pd.DataFrame(bands, columns=BAND_COLUMNS), runs, order)
 
 
-def _counted(run: str, group: _Group, scores: Scores, averaged: Sequence[str]) -> list[int]:
-    """Indices of the tasks in the group's average; none where it would lack a task that belongs to it."""
-    members = [task for task in averaged if (run, task) in scores and scores[run, task].profile == group.profile]
-    if len(members) < 2 or not set(members) <= set(group.tasks):
-        return []
-    return [group.tasks.index(task) for task in members]
+def _without_average(
+    run: Any, rows: Sequence[dict[str, Any]], averaged: Sequence[str], profiles: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """A row for every average that could not be judged, naming a task that it lacks."""
+    own = [row for row in rows if row["run"] == run.run]
+    done = {row["profile"] for row in own if row["task"] == AVERAGE}
+    reasons = {row["task"]: row["reason"] for row in own if "final_step" not in row}
+    found = []
+    for profile in dict.fromkeys(profiles[task] for task in averaged):
+        members = [task for task in averaged if profiles[task] == profile]
+        if profile not in done and len(members) > 1:
+            lacking = next((f"{task}: {reasons[task]}" for task in members if task in reasons), None)
+            reason = lacking or "its tasks were not measured at the same steps"
+            found.append(_no_verdict(run, AVERAGE, reason) | {"profile": profile})
+    return found
 
 
 def _sorted(table: pd.DataFrame, runs: pd.DataFrame, order: Mapping[str, int]) -> pd.DataFrame:
@@ -94,38 +117,47 @@ def _sorted(table: pd.DataFrame, runs: pd.DataFrame, order: Mapping[str, int]) -
     return table.loc[keys.sort_values(["task", "run"], kind="stable").index].reset_index(drop=True)
 
 
-def _groups(run: str, scores: Scores, priors: Sequence[str]) -> tuple[list[_Group], dict[str, str]]:
+def _groups(
+    run: Any, scores: Scores, priors: Sequence[str], averaged: Sequence[str]
+) -> tuple[list[_Group], dict[str, str]]:
     groups: dict[tuple[str, tuple[int, ...]], _Group] = {}
     unjudged: dict[str, str] = {}
     for task in priors:
-        found = scores.get((run, task))
-        reason = "no items are stored" if found is None else _why_not(found)
+        found = scores.get((run.run, task))
+        reason = "no items are stored" if found is None else why_not(found, run.last_step)
+        if reason is None and task not in averaged:
+            reason = "no item changed at any step of any run: the metric is constant"
         if found is None or reason is not None:
             unjudged[task] = reason or ""
             continue
-        group = groups.setdefault((found.profile, found.steps), _Group(found.profile, found.steps[1:], [], []))
+        steps = found.curve_steps[1:]
+        group = groups.setdefault((found.profile, steps), _Group(found.profile, steps, [], []))
         group.tasks.append(task)
         group.curves.append(task_curve(found))
     return list(groups.values()), unjudged
 
 
-def _why_not(found: TaskScores) -> str | None:
+def why_not(found: TaskScores, last_step: int) -> str | None:
+    """Why there is no curve to judge; None when there is one."""
     if found.steps[0] != 0:
         return "the base was not measured"
-    short = too_short(len(found.steps))
+    if found.steps[-1] != last_step:
+        return f"the final step {last_step} was not measured"
+    short = too_short(len(found.curve_steps))
     if short is not None:
         return short
-    if not found.complete.any():
+    mask = found.curve()[1]
+    if not mask.any():
         return "no item was measured at every step"
-    if len(set(found.choose(found.complete)[0])) < 2:
+    if len(set(found.choose(mask)[0])) < 2:
         return "all items share one cluster, so nothing is known about the error"
     return None
 
 
 def task_curve(found: TaskScores) -> Curve:
-    """Paired curve over the items stored at every step."""
-    complete = found.complete
-    return paired_curve(found.correct[:, complete], *found.choose(complete))
+    """Paired curve over the items stored at all of its steps."""
+    scores, mask = found.curve()
+    return paired_curve(scores, *found.choose(mask))
 
 
 def _no_verdict(run: Any, task: str, reason: str) -> dict[str, Any]:
@@ -138,17 +170,16 @@ def _row(found: PriorVerdict, curve: Curve, critical: Critical) -> dict[str, Any
         point: Point | None = getattr(found, name)
         if point is not None:
             row |= {f"{name}_{part}": getattr(point, part) for part in ("step", "change", "low", "high")}
-    gained, lost = int(curve.gained[-1]), int(curve.lost[-1])
-    # The variance at hand stands for n and flips, clusters included.
-    flips = min(1.0, float(curve.covariance[-1, -1]) * curve.n + float(curve.change[-1]) ** 2)
+    # Found with 80 % power: the estimate then lies beyond the corrected interval in four of five repetitions.
+    detectable = (critical.final + float(stats.norm.ppf(0.8))) * float(np.sqrt(curve.covariance[-1, -1]))
     return row | {
         "drawdown": found.drawdown,
         "drawdown_noise": found.drawdown_noise,
         "n": curve.n,
-        "gained": gained,
-        "lost": lost,
+        "gained": int(curve.gained[-1]),
+        "lost": int(curve.lost[-1]),
         "items_needed": found.items_needed,
-        "detectable": minimal_detectable_difference(curve.n, flips, critical=critical.final),
+        "detectable": detectable,
     }
 
 
@@ -163,7 +194,7 @@ def target_table(
 ) -> pd.DataFrame:
     """Verdict per run on the target's accuracy and on the training reward, with the interval of the peak.
 
-    Where an arm has several runs, rows on their mean follow, with error over items and over seeds.
+    Where an arm has several runs, a row on their mean accuracy follows, with error over items and over seeds.
 
     Args:
         rewards: by run, mean reward of each member at each iteration; empty for a run without rollouts.
@@ -172,7 +203,7 @@ def target_table(
     levels: dict[tuple[str, str], list[Level]] = {}
     for run in each(runs):
         curves: dict[str, tuple[Level | None, str]] = {
-            "target accuracy": _accuracy_level(scores.get((run.run, target))),
+            "target accuracy": _accuracy_level(scores.get((run.run, target)), run.last_step),
             "training reward": _reward_level(rewards.get(run.run, [])),
         }
         for name, (level, reason) in curves.items():
@@ -180,7 +211,7 @@ def target_table(
             rows.append(
                 where | ({"verdict": "cannot say", "reason": reason} if level is None else _peak(level, margin))
             )
-            if level is not None:
+            if level is not None and name == "target accuracy":
                 levels.setdefault((run.arm, name), []).append(level)
     sizes = runs["arm"].value_counts()
     for (arm, name), own in levels.items():
@@ -193,15 +224,17 @@ def target_table(
 def _peak(level: Level, margin: float) -> dict[str, Any]:
     found = target_verdict(level, margin=margin, seed=SEED)
     row: dict[str, Any] = {"verdict": found.word, "reason": found.reason, "fallen": found.fallen}
-    row |= {"peak": found.peak, "peak_low": found.low, "peak_high": found.high}
+    row |= {"highest": float(level.value.max()), "peak": found.peak, "peak_low": found.low, "peak_high": found.high}
     return row | {f"late_{part}": getattr(found.late, part) for part in ("step", "change", "low", "high")}
 
 
-def _accuracy_level(found: TaskScores | None) -> tuple[Level | None, str]:
-    reason = "no items are stored" if found is None else _why_not(found)
+def _accuracy_level(found: TaskScores | None, last_step: int) -> tuple[Level | None, str]:
+    reason = "no items are stored" if found is None else why_not(found, last_step)
     if found is None or reason is not None:
         return None, reason or ""
-    return level_of(task_curve(found), found.steps[1:]), ""
+    level = level_of(task_curve(found), found.curve_steps[1:])
+    # The level itself, not only its change: what a reader knows as accuracy.
+    return replace(level, value=level.value + float(found.curve()[0][0].mean())), ""
 
 
 def _reward_level(rewards: Sequence[Sequence[float]]) -> tuple[Level | None, str]:

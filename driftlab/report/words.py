@@ -39,11 +39,11 @@ def main_sentences(frames: Frames) -> list[str]:
         for profile in profiles(frames):
             average = _moved(at_last_step(frames, frames.averages, run, profile=profile))
             text += f" and the {average_name(frames, profile)} {average}"
-        parts.append(text + _said(frames, frames.verdicts[frames.verdicts["run"] == run]) + ".")
+        parts.append(text + _said(frames.verdicts[frames.verdicts["run"] == run]) + ".")
     return parts
 
 
-def _said(frames: Frames, verdicts: pd.DataFrame) -> str:
+def _said(verdicts: pd.DataFrame) -> str:
     """`` (prior tasks: 3 stable, 1 declined: piqa)``, every task but the stable ones by name."""
     own = verdicts[verdicts["task"] != AVERAGE]
     if not len(own):
@@ -58,73 +58,88 @@ def _said(frames: Frames, verdicts: pd.DataFrame) -> str:
 def _arm(frames: Frames, arm: str) -> str:
     own = frames.runs[frames.runs["arm"] == arm]
     last = own["last_step"].min()
+    label = f"{arm}, {len(own)} seed{'' if len(own) == 1 else 's'}"
+    if last == 0:
+        return f"{label}: only the base model was measured, so nothing can be said about a change"
     rows = frames.seeds[(frames.seeds["arm"] == arm) & (frames.seeds["step"] == last)]
     target = _over_seeds(rows[rows["task"] == frames.target])
-    text = f"{arm}, {len(own)} seed{'' if len(own) == 1 else 's'}: by step {last} the target {frames.target} {target}"
+    text = f"{label}: by step {last} the target {frames.target} {target}"
     for profile in profiles(frames):
         mean = _over_seeds(rows[(rows["task"] == AVERAGE) & (rows["profile"] == profile)])
         text += f" and the {average_name(frames, profile)} {mean}"
-    return text + _said(frames, frames.verdicts[frames.verdicts["arm"] == arm])
+    return text + _said(frames.verdicts[frames.verdicts["arm"] == arm])
 
 
 def _over_seeds(rows: pd.DataFrame) -> str:
     if not len(rows):
         return "was not measured in every seed"
     row = rows.iloc[0]
+    size = points(row["mean"])
     if pd.isna(row["low"]):
-        return f"changed by {points(row['mean'])} points (one seed)"
-    ends = f"{points(row['mean'])} points, 95 % interval over seeds {points(row['low'])} to {points(row['high'])}"
+        return f"changed by {size} points with no interval to judge it by"
+    unit = "95 % interval" if row["seeds"] == 1 else "95 % interval over seeds"
+    ends = f"{size} points, {unit} {points(row['low'])} to {points(row['high'])}"
     if row["low"] <= 0 <= row["high"]:
         return f"shows no change distinguishable from zero ({ends})"
     return f"{'rose' if row['low'] > 0 else 'fell'} ({ends})"
 
 
 def diagnosis(frames: Frames) -> list[str]:
-    """One sentence per run (per arm with several) on its training reward, in LIT-236's terms (arXiv 2602.00170)."""
+    """One sentence per arm on the training rewards of its runs, in LIT-236's terms (arXiv 2602.00170)."""
     found = []
     table = frames.targets[frames.targets["curve"] == "training reward"]
-    means = table[~table["run"].isin(frames.runs["run"])]
-    for row in each(means if len(means) else table):
-        if row.verdict == "peaked and decays":
-            text = (
-                f"the training reward peaked at iteration {row.peak:.0f} (between {row.peak_low:.0f} and "
-                f"{row.peak_high:.0f}) and then fell by {row.fallen:.3f}. LIT-236 derives such a decay: directions of "
-                "high curvature keep collecting noise of variance κ = σ²/N after the gain along slow directions has "
-                "run out. Stop at the peak; a larger population or a smaller σ delays and lifts it"
-            )
-        elif row.verdict == "still rising":
-            text = (
-                f"the training reward still rises at the end ({row.reason}), so LIT-236's decay has not begun and a "
-                "longer run may gain more"
-            )
-        elif row.verdict == "plateau":
-            text = (
-                f"the training reward is level at the end and not past a peak that can be told from it ({row.reason}); "
-                "LIT-236's decay is not seen at this length"
-            )
-        else:
-            text = f"nothing can be said about a peak of the training reward: {row.reason}"
-        found.append(f"{row.run}: {text}.")
+    trained = frames.runs[frames.runs["control"] == "none"]
+    for arm, runs in trained.groupby("arm", sort=False):
+        own = table[table["run"].isin(runs["run"])]
+        said = Counter(own["verdict"])
+        parts = []
+        for word, count in said.most_common():
+            rows = own[own["verdict"] == word]
+            who = "" if len(own) == 1 else f"in {count} of {len(own)} seeds "
+            parts.append(who + _reward_words(word, rows))
+        found.append(f"{arm}: {'; '.join(parts)}.")
     return found
 
 
+def _reward_words(word: str, rows: pd.DataFrame) -> str:
+    """What one verdict on the training reward means; ``rows`` are the runs that have it."""
+    peaks = ", ".join(f"{row.peak:.0f} [{row.peak_low:.0f} to {row.peak_high:.0f}]" for row in each(rows))
+    if word == "peaked and decays" and rows["reason"].str.startswith("it fell from its start").all():
+        return "the training reward fell from its start and never rose: this is not LIT-236's decay after a gain"
+    if word == "peaked and decays":
+        return (
+            f"the training reward peaked at iteration {peaks} and then fell. LIT-236 derives such a decay: directions "
+            "of high curvature keep collecting noise of variance κ = σ²/N after the gain along slow directions has run "
+            "out. Stop at the peak; a larger population or a smaller σ delays and lifts it"
+        )
+    if word == "still rising":
+        return "the training reward still rises at the end: LIT-236's decay has not begun, a longer run may gain more"
+    if word == "plateau":
+        return (
+            f"the training reward is level at the end and not surely past a peak (it lies at {peaks}): LIT-236's decay "
+            "is not seen at this length"
+        )
+    return f"nothing can be said about a peak of the training reward ({'; '.join(dict.fromkeys(rows['reason']))})"
+
+
 def explained(frames: Frames) -> list[str]:
-    """One sentence per arm: what of the change of the prior tasks the random walk alone explains."""
+    """One sentence per arm and control: what of the change of the prior tasks the random walk alone explains."""
     found = []
     for row in each(frames.controls[frames.controls["task"] == AVERAGE]):
         name = average_name(frames, row.profile)
+        control = f"the random walk ({row.control})"
         if pd.isna(row.low):
-            found.append(f"{row.arm}: beside the random walk nothing can be said about the {name}.")
+            found.append(f"{row.arm} beside {control}: nothing can be said about the {name}.")
             continue
         ends = f"{points(row.difference)} points [{points(row.low)}, {points(row.high)}]"
         over = f"{row.n:.0f} seeds" if row.unit == "seeds" else f"{row.n:.0f} items of one seed"
-        told = f"the {name} changed by {points(row.change)}, by {points(row.walk)} in the random walk alone"
+        told = f"the {name} changed by {points(row.change)}, by {points(row.walk)} in {control}"
         if row.low > 0 or row.high < 0:
-            kind = "less" if row.low > 0 else "more"
-            verdict = f"the arm lost {kind} than a random walk of the same length does"
+            verdict = f"the arm ended {'higher' if row.low > 0 else 'lower'} than the random walk"
         else:
-            verdict = "the difference is not distinguishable from zero, so the random walk alone may explain the change"
-        found.append(f"{row.arm}: {told}; difference {ends} over {over}: {verdict}.")
+            verdict = "not distinguishable from zero, so the random walk alone may explain the change"
+        other = "" if row.alike else " This walk has other settings than the arm, so it goes another distance."
+        found.append(f"{row.arm}: {told}; difference {ends} over {over}: {verdict}.{other}")
     return found
 
 
