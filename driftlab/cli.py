@@ -230,7 +230,7 @@ def _report(runs: list[Path], folder: Path, margin: float) -> None:
     from driftlab.report.page import check_folder, write_frames
     from driftlab.report.runs import read_run
     from driftlab.report.tables import final_table
-    from driftlab.report.verdict_tables import seed_means_table, short_verdict_table
+    from driftlab.report.verdict_tables import short_seed_table, short_verdict_table
 
     check_folder(folder)
     if not 0 < margin < 100:
@@ -239,8 +239,7 @@ def _report(runs: list[Path], folder: Path, margin: float) -> None:
     frames = build_frames(data, margin=margin / 100)
     write_frames(frames, data, folder)
     # A column for every run of every seed fits no terminal; the report holds them all.
-    first = seed_means_table(frames) if frames.repeated else final_table(frames)
-    for table in (first,) if frames.repeated else (first, short_verdict_table(frames)):
+    for table in [short_seed_table(frames)] if frames.repeated else [final_table(frames), short_verdict_table(frames)]:
         out.print(printable(table))
     out.print(f"report: {folder / 'report.html'}")
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from driftlab.drift.bands import paired_curve
-from driftlab.drift.peaks import Level, level_of, peak_set, pooled, reward_level, target_verdict
+from driftlab.drift.peaks import FROM_THE_START, Level, level_of, peak_set, pooled, reward_level, target_verdict
 
 
 def level(values: list[float], sd: float = 0.01, freedom: int = 1000) -> Level:
@@ -36,7 +36,7 @@ def test_words(values: list[float], word: str) -> None:
 
 
 def test_a_fall_from_the_start_says_so() -> None:
-    assert target_verdict(level([0.7, 0.6, 0.5, 0.4])).reason.startswith("it fell from its start and never rose")
+    assert target_verdict(level([0.7, 0.6, 0.5, 0.4])).reason.startswith(FROM_THE_START)
 
 
 def test_a_noisy_late_change_is_not_called_level() -> None:

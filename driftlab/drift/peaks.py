@@ -74,6 +74,8 @@ def level_of(curve: Curve, steps: Sequence[int]) -> Level:
     )
 
 
+FROM_THE_START = "no gain came first, as far as can be told"
+"""How the reason begins for a curve that fell and whose peak may be its first checkpoint."""
 MOST_POINTS = 100
 """Iterations of a longer run are averaged in groups: the comparisons grow with the square of their number."""
 
@@ -166,7 +168,7 @@ def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> Ta
     word: TargetWord = "cannot say"
     risen, decayed = 0 not in surely, last not in surely
     if decayed and 0 in kept:
-        word, reason = "peaked and decays", f"it fell from its start and never rose above it; {where}"
+        word, reason = "peaked and decays", f"{FROM_THE_START}: {where}, before the final step {level.steps[-1]}"
     elif decayed:
         word, reason = "peaked and decays", f"{where}, before the final step {level.steps[-1]}"
     elif last not in kept:

@@ -16,8 +16,13 @@ def points(value: float, *, sign: bool = True) -> str:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """``−2.0 [−4.1, +0.1]``, fractions in points."""
-    return f"{points(value)} [{points(low)}, {points(high)}]"
+    """``−2.0 [−4.1, +0.1]``, fractions in points; an end that would round to 0 keeps its side of it."""
+
+    def end(fraction: float) -> str:
+        text = points(fraction)
+        return f"{100 * fraction:+.2f}".replace("-", "−") if text == "0.0" and abs(fraction) >= 5e-5 else text
+
+    return f"{points(value)} [{end(low)}, {end(high)}]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -186,6 +186,13 @@ def _counted(verdicts: pd.DataFrame, arm: Any, task: str) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.most_common()) or "–"
 
 
+def short_seed_table(frames: Frames) -> Table:
+    """What fits a terminal of the means over seeds: the target and the averages over the prior tasks."""
+    whole = seed_means_table(frames)
+    names = {f"{frames.target} (target)", *(average_name(frames, profile) for profile in profiles(frames))}
+    return replace(whole, rows=tuple(row for row in whole.rows if row[0] in names))
+
+
 def control_comparison_table(frames: Frames) -> Table:
     """Each arm beside the shuffled-reward arm."""
     rows = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from driftlab.drift.peaks import FROM_THE_START
 from driftlab.report.formats import points
 from driftlab.report.frames import Frames
 from driftlab.report.pairing import accuracy_rows, each
@@ -104,8 +105,10 @@ def diagnosis(frames: Frames) -> list[str]:
 def _reward_words(word: str, rows: pd.DataFrame) -> str:
     """What one verdict on the training reward means; ``rows`` are the runs that have it."""
     peaks = ", ".join(f"{row.peak:.0f} [{row.peak_low:.0f} to {row.peak_high:.0f}]" for row in each(rows))
-    if word == "peaked and decays" and rows["reason"].str.startswith("it fell from its start").all():
-        return "the training reward fell from its start and never rose: this is not LIT-236's decay after a gain"
+    if word == "peaked and decays" and rows["reason"].str.startswith(FROM_THE_START).all():
+        return (
+            "the training reward fell, and no gain came first as far as can be told: not LIT-236's decay after a gain"
+        )
     if word == "peaked and decays":
         return (
             f"the training reward peaked at iteration {peaks} and then fell. LIT-236 derives such a decay: directions "
