@@ -41,7 +41,7 @@ SeedsOption = Annotated[
 ]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with runs that were interrupted.")]
 MARGIN = 5.0
-MarginOption = Annotated[float, typer.Option("--margin", help="Largest change that still counts as stable, in points.")]
+MarginOption = Annotated[float, typer.Option("--margin", help="Stability margin, in points.")]
 RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
 
 
@@ -220,8 +220,13 @@ def _run(plan: list[PlannedRun], folder: Path, resume: bool) -> None:
             err.print(escape(notice))
         parts = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in progress.seconds.items())
         err.print(f"{planned.spec.arm}: {store.manifest.status} in {store.path} ({parts})")
-    stores = _in_order([RunStore.open(group / planned.folder) for planned in plan])
-    _report([store.path for store in stores], group / "report", MARGIN)
+    try:
+        # Arms or seeds run before belong to the same experiment.
+        _report([store.path for store in _runs_in(group)], group / "report", MARGIN)
+    except DriftlabError as error:
+        err.print(f"the report leaves out the other runs in {group}: {escape(str(error))}")
+        own = _in_order([RunStore.open(group / planned.folder) for planned in plan])
+        _report([store.path for store in own], group / "report", MARGIN)
 
 
 def _report(runs: list[Path], folder: Path, margin: float) -> None:

@@ -131,7 +131,7 @@ def printable(table: Table) -> RichTable:
 
 def outlook_table(found: Outlook, *, power: float, margin: float) -> RichTable:
     """What a planned run will be able to see; ``margin`` in points."""
-    table = RichTable("", "points or items", box=None, pad_edge=False)
+    table = RichTable("", "", box=None, pad_edge=False)
 
     def points(value: float | None) -> str:
         return "none: more items must flip" if value is None else f"{100 * value:.1f} points"
@@ -143,6 +143,6 @@ def outlook_table(found: Outlook, *, power: float, margin: float) -> RichTable:
     table.add_row("critical values: final, earlier", f"{found.critical.final:.2f}, {found.critical.path:.2f}")
     for size, needed in found.needed.items():
         text = "more items must flip" if needed is None else f"{needed:,} items"
-        table.add_row(f"to see a final change of {100 * size:g} points", text)
+        table.add_row(f"to see a final change of {100 * size:g} point{'' if size == 0.01 else 's'}", text)
     table.add_row(f"to call an unchanged task stable (±{margin:g} points)", f"{found.items_for_stable:,} items")
     return table

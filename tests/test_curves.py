@@ -97,7 +97,7 @@ def test_items_needed_scale_with_the_square_of_the_width() -> None:
     wide = prior_verdict(curve((0.0, 0.0, 0.0, 0.0), sd=0.03), STEPS, CRITICAL)
     assert wide.word == "cannot say"
     assert wide.items_needed == math.ceil(1000 * (0.09 / 0.05) ** 2)
-    assert "about 3,240 items would do" in wide.reason
+    assert "about 3,300 items would do" in wide.reason
     assert prior_verdict(curve((0.0, 0.0, 0.0, 0.0)), STEPS, CRITICAL).items_needed is None
     # Off centre: the room left by a change of 2.1 points is 2.9, the half width 3.
     off = prior_verdict(curve((0.0, -0.021, 0.0, 0.0)), STEPS, CRITICAL)

@@ -99,7 +99,10 @@ def test_walk_correlation_is_that_of_a_brownian_path_times_what_is_shared() -> N
         (lambda: minimal_detectable_difference(10, 0.1, power=1.0), "power"),
         (lambda: items_needed(0.2, 0.1), "needs at least that share of items to flip"),
         (lambda: items_needed(0.0, 0.1), "needs at least"),
-        (lambda: outlook(100, 0.1, 0, 4, margin=0.05), "at least one checkpoint"),
+        (lambda: outlook(100, 0.1, 1, 4, margin=0.05), "2 checkpoints after the base"),
+        (lambda: outlook(100, float("nan"), 5, 4, margin=0.05), "flip rate"),
+        (lambda: outlook(100, 0.1, 5, 4, margin=0.0), "stability margin"),
+        (lambda: outlook(100, 0.1, 5, 4, margin=0.05, design_effect=0.5), "design effect"),
     ],
 )
 def test_impossible_questions_are_refused(call, message: str) -> None:

@@ -247,7 +247,7 @@ def test_sentence_says_what_the_intervals_say() -> None:
     sentence = said(build_frames([toy_run()]))
     assert re.search(r"ES: from step 0 to step 30 the target toy_target rose by 50\.0 points \(95 % interval", sentence)
     assert "and the average of 1 prior task fell by 20.0 points" in sentence
-    assert "verdicts on prior tasks: 1 declined (toy_choice), 1 cannot say" in sentence
+    assert "of 2 verdicts on prior tasks 1 declined (toy_choice), 1 cannot say" in sentence
     run = toy_run()
     flip = {"toy_choice-000": 0.0, "toy_choice-059": 1.0, "toy_rules-000": 0.0}
     base = {(e.task, e.item): e.correct for e in run.examples if e.step == 0}

@@ -143,8 +143,8 @@ def prior_verdict(
     worst, best = int(np.argmin(based.estimate)), int(np.argmax(based.estimate))
     needed = _items_needed(curve, points, margin)
     word, reason = _word(points, returns, margin)
-    if word == "cannot say" and needed is not None:
-        reason += f"; about {needed:,} items would do"
+    if word == "cannot say":
+        reason += _would_do(needed, curve.n)
     drawdown, noise = _drawdown(curve, seed)
     return PriorVerdict(
         word=word,
@@ -207,9 +207,24 @@ def _items_needed(curve: Curve, points: Sequence[Point], margin: float) -> int |
     return int(np.ceil(curve.n * factor**2)) if factor > 1 else None
 
 
+def _would_do(needed: int | None, n: int) -> str:
+    """How many items would make it stable, if the estimates stayed where they are."""
+    if needed is None:
+        return "; a change as large as estimated is no stability at any number of items"
+    if needed > 20 * n:
+        return "; more than 20 times as many items would be needed"
+    digits = 10 ** max(0, len(str(needed)) - 2)
+    return f"; about {-(-needed // digits) * digits:,} items would do"
+
+
 def _interval(point: Point) -> str:
-    texts = [f"{100 * value:+.1f}".replace("-", "−") for value in (point.change, point.low, point.high)]
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
+    def text(value: float) -> str:
+        rounded = f"{100 * value:+.1f}"
+        # An end that would round to 0 keeps its side of it.
+        exact = rounded if float(rounded) else f"{100 * value:+.2f}" if abs(value) >= 5e-5 else "0.0"
+        return exact.replace("-", "−")
+
+    return f"{text(point.change)} [{text(point.low)}, {text(point.high)}]"
 
 
 def _drawdown(curve: Curve, seed: int) -> tuple[float, float]:

@@ -146,11 +146,11 @@ def peak_set(level: Level, *, seed: int, confidence: float = 0.95) -> tuple[int,
 def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> TargetVerdict:
     """Verdict on the target's curve.
 
-    *peaked and decays*: the final checkpoint cannot be the peak. *still rising*: some checkpoint lies above the first,
-    and a straight line through the last third of the checkpoints rises beyond its 95 % interval. *plateau*: some
-    checkpoint lies above the first, and the change over the last third lies within ``± margin`` with its interval. Else
-    *cannot say*. That the final or the first one cannot be the peak is asked at 97.5 %, so a level curve is called
-    anything else in at most 5 of 100 cases; the peak's interval is one of 95 %.
+    *peaked and decays*: the final checkpoint cannot be the peak, and the end does not rise again. *still rising*: some
+    checkpoint lies above the first, and a straight line through the last third of the checkpoints rises beyond its 95 %
+    interval. *plateau*: some checkpoint lies above the first, and the change over the last third lies within
+    ``± margin`` with its interval. Else *cannot say*. That the final or the first one cannot be the peak is asked at
+    97.5 %, so a level curve is called anything else in at most 5 of 100 cases; the peak's interval is one of 95 %.
 
     Raises:
         ValueError: fewer checkpoints than a curve needs.
@@ -167,7 +167,9 @@ def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> Ta
     where = f"the peak lies between steps {low} and {high}"
     word: TargetWord = "cannot say"
     risen, decayed = 0 not in surely, last not in surely
-    if decayed and 0 in kept:
+    if decayed and late.low > 0:
+        reason = f"it lies below its best, and rose again over steps {late.step} to {level.steps[-1]}; {where}"
+    elif decayed and 0 in kept:
         word, reason = "peaked and decays", f"{FROM_THE_START}: {where}, before the final step {level.steps[-1]}"
     elif decayed:
         word, reason = "peaked and decays", f"{where}, before the final step {level.steps[-1]}"

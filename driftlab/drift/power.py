@@ -123,13 +123,16 @@ def outlook(
     n: int, flips: float, checkpoints: int, tasks: int, *, margin: float, power: float = 0.8, design_effect: float = 1.0
 ) -> Outlook:
     """See ``Outlook``; arguments as in ``minimal_detectable_difference`` and ``planned_critical_values``."""
-    if checkpoints < 1 or tasks < 1:
-        raise ValueError(f"at least one checkpoint and one task are needed, got {checkpoints} and {tasks}")
-    if not (0 < margin < 1 and design_effect > 0):
+    _check(flips, power)
+    if n < 2 or checkpoints < 2 or tasks < 1:
         raise ValueError(
-            f"the margin lies between 0 and 100 points and the design effect above 0, got {100 * margin:g} and "
-            f"{design_effect:g}"
+            f"a verdict needs at least 2 items, 2 checkpoints after the base and 1 task, got {n}, {checkpoints} and "
+            f"{tasks}"
         )
+    if not 0 < margin < 1:
+        raise ValueError(f"the stability margin lies between 0 and 100 points, got {100 * margin:g}")
+    if not design_effect >= 1:
+        raise ValueError(f"clusters cannot lower the variance: the design effect is 1 or more, got {design_effect:g}")
     critical = planned_critical_values(n, flips, checkpoints, tasks)
 
     def visible(value: float | None) -> float | None:
@@ -147,7 +150,7 @@ def outlook(
         critical=critical,
         visible_once=visible(None),
         visible_final=visible(critical.final),
-        visible_dip=visible(critical.path if checkpoints > 1 else None),
+        visible_dip=visible(critical.path),
         half_width=critical.final * math.sqrt(variance / n),
         needed={size: needed(size) for size in SIZES},
         items_for_stable=math.ceil(equivalence**2 * variance / margin**2),

@@ -26,7 +26,7 @@ NULL_CONTROL = "shuffled-reward"
 _SEED_NUMBERS = ["seeds", "mean", "sd", "low", "high"]
 SEED_COLUMNS = ["arm", "task", "profile", "step", *_SEED_NUMBERS]
 _CONTROL_NUMBERS = ["step", "change", "walk", "difference", "low", "high", "n"]
-CONTROL_COLUMNS = ["arm", "control", "alike", "task", "profile", "unit", *_CONTROL_NUMBERS, "note"]
+CONTROL_COLUMNS = ["arm", "kind", "against", "alike", "task", "profile", "unit", *_CONTROL_NUMBERS, "note"]
 
 Difference = PairedDifference | AverageDifference
 
@@ -111,7 +111,10 @@ def _mean(tasks: Sequence[_Pooled]) -> _Pooled:
 def control_table(
     runs: pd.DataFrame, scores: Scores, target: str, averaged: Sequence[str], profiles: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Per (arm, task): change of the arm, that of a shuffled-reward arm at the same step, and the difference.
+    """Per (arm, task): change of the arm, that of another arm at the same step, and the difference.
+
+    The other arm (column ``against``) is a shuffled-reward arm (kind ``control``) or the first arm that trains (kind
+    ``arm``).
 
     The step is the last one that all runs of both arms share. Items are the same in both, so the difference is paired.
     With two or more common seeds the seed is the unit; with one the interval is over items and another seed could move
@@ -120,12 +123,18 @@ def control_table(
     """
     rows: list[dict[str, Any]] = []
     walks = runs[runs["control"] == NULL_CONTROL]
-    for arm, own in runs[runs["control"] == "none"].groupby("arm", sort=False):
-        settings = own["settings"].iloc[0]
-        alike = walks[walks["settings"] == settings]
+    trained = runs[runs["control"] == "none"]
+    for arm, own in trained.groupby("arm", sort=False):
+        alike = walks[walks["settings"] == own["settings"].iloc[0]]
         for control, null in (alike if len(alike) else walks).groupby("arm", sort=False):
-            where = {"arm": arm, "control": control, "alike": len(alike) > 0}
+            where = {"arm": arm, "kind": "control", "against": control, "alike": len(alike) > 0}
             rows += [where | row for row in _compare(own, null, scores, target, averaged, profiles)]
+    for arm, own in trained.groupby("arm", sort=False):
+        first = trained["arm"].iloc[0]
+        if arm != first:
+            where = {"arm": arm, "kind": "arm", "against": first, "alike": True}
+            other = trained[trained["arm"] == first]
+            rows += [where | row for row in _compare(own, other, scores, target, averaged, profiles)]
     return pd.DataFrame(rows, columns=CONTROL_COLUMNS).astype(dict.fromkeys(_CONTROL_NUMBERS, "float64"))
 
 

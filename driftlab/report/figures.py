@@ -48,19 +48,20 @@ def target_figure(frames: Frames) -> Figure:
                 scored = row.n - row.n_failed
                 ends = proportion_interval(round(row.value * scored, 6), scored)
                 points.append((run, row.step, row.value, ends.low, ends.high))
-            for peak in each(frames.peaks[frames.peaks["run"] == run]):
+            # Of several seeds the mean is looked at, and its peak stands in the table.
+            for peak in each(frames.peaks[frames.peaks["run"] == run]) if not frames.repeated else ():
                 reward = peak.quantity == "training reward"
                 x = peak.step if reward else peak.step + look.shift * span(frames)
                 (top if reward else bottom).plot(
                     x, peak.value, marker="*", markersize=11, color=look.colour, markeredgecolor="black", zorder=5
                 )
-        _curves(bottom, frames, drawn, points, stored)
+        _curves(bottom, frames, drawn, points, stored, _accuracy_means(frames, frames.target))
         top.set_ylabel("training reward\n(mean over members)")
         bottom.set_ylabel("target accuracy (%)")
         bottom.set_xlabel("iteration")
         percent(bottom, "y")
         star = key(linestyle="", marker="*", markersize=10, color="white", markeredgecolor="black")
-        legend(figure, frames, drawn, [(star, "highest value")])
+        legend(figure, frames, drawn, [] if frames.repeated else [(star, "highest value")])
         return figure
 
 
@@ -77,7 +78,9 @@ def difference_figure(frames: Frames) -> Figure:
         if task in floors:
             axes.axhspan(-floors[task], floors[task], color=GREY, alpha=0.3, linewidth=0)
         if frames.repeated:
-            _curves(axes, frames, drawn, [(r.run, r.step, r.change, r.low, r.high) for r in each(own)], own)
+            lines = [(r.run, r.step, r.change, math.nan, math.nan) for r in each(own)]
+            means = frames.seeds[(frames.seeds["task"] == task) & (frames.seeds["profile"] == profile)]
+            _curves(axes, frames, drawn, lines, own, means.rename(columns={"mean": "value"}))
         else:
             for run, look in drawn.items():
                 rows = own[own["run"] == run]
@@ -115,11 +118,25 @@ def prior_figure(frames: Frames) -> Figure:
             shift = math.nan if change is None else row.value - change.difference
             low, high = (math.nan, math.nan) if change is None else (shift + change.low, shift + change.high)
             points.append((row.run, row.step, row.value, low, high))
-        _curves(axes, frames, drawn, points, stored[stored["group"] == task])
+        _curves(axes, frames, drawn, points, stored[stored["group"] == task], _accuracy_means(frames, task))
         percent(axes, "y")
 
     base = key(color="black", linestyle=":", linewidth=1.1)
     return small_multiples(frames, frames.priors, draw, "accuracy (%)", [(base, "base model")], share=False)
+
+
+def _accuracy_means(frames: Frames, task: str) -> pd.DataFrame:
+    """Accuracy of each arm, mean over its runs: that of the base, and its change with the seed table's interval."""
+    rows = accuracy_rows(frames.measurements)
+    base = rows[(rows["group"] == task) & (rows["step"] == 0) & (rows["status"] == "ok")].groupby("arm")["value"].mean()
+    changes = frames.seeds[(frames.seeds["task"] == task) & frames.seeds["arm"].isin(base.index)]
+    start = pd.DataFrame({"arm": base.index, "step": 0, "mean": 0.0})
+    table = pd.concat([start, changes[["arm", "step", "mean", "low", "high"]]])
+    level = table["arm"].map(base)
+    return pd.DataFrame(
+        {"arm": table["arm"], "step": table["step"]}
+        | {name: level + table[column] for name, column in (("value", "mean"), ("low", "low"), ("high", "high"))}
+    )
 
 
 def _curves(
@@ -128,12 +145,14 @@ def _curves(
     drawn: Mapping[str, Look],
     points: Sequence[tuple[str, int, float, float, float]],
     stored: pd.DataFrame,
+    means: pd.DataFrame,
 ) -> None:
     """One line with error bars per run; where an arm has several, thin lines and their mean with its interval.
 
     Args:
         points: (run, step, value, low, high).
         stored: rows with run, step and status, to mark what failed; without a status nothing did.
+        means: arm, step, value, low, high; drawn where an arm has several runs.
     """
     table = pd.DataFrame(points, columns=["run", "step", "value", "low", "high"]).sort_values("step", kind="stable")
     for run, look in drawn.items():
@@ -144,21 +163,10 @@ def _curves(
             bars(axes, frames, look, own["step"], own["value"], own["low"], own["high"])
         if "status" in stored:
             gaps(axes, frames, run, look, stored)
-    if not frames.repeated:
-        return
-    arms = frames.runs.set_index("run")["arm"]
-    for arm, runs in arms.groupby(arms, sort=False).groups.items():
-        own = table[table["run"].isin(runs)]
-        complete = own.groupby("step")["run"].nunique() == len(runs)
-        means = [
-            (step, over_seeds(part["value"].tolist()))
-            for step, part in own.groupby("step")
-            if complete[step] and arm is not None
-        ]
-        steps = pd.Series([step for step, _ in means], dtype=float)
-        middle = pd.Series([found.mean for _, found in means], dtype=float)
-        low, high = ([getattr(found, end) for _, found in means] for end in ("low", "high"))
-        bars(axes, frames, drawn[runs[0]], steps, middle, *(pd.Series(ends, dtype=float) for ends in (low, high)))
+    if frames.repeated:
+        first = frames.runs.drop_duplicates("arm").set_index("arm")["run"]
+        for arm, own in means.sort_values("step", kind="stable").groupby("arm", sort=False):
+            bars(axes, frames, drawn[first[arm]], own["step"], own["value"], own["low"], own["high"])
 
 
 def norm_figure(frames: Frames) -> Figure:
@@ -208,7 +216,14 @@ def kl_figure(frames: Frames) -> Figure:
         for row in each(rows[rows["group"] == group]):
             half = row.stderr * t_quantile(row.n)
             points.append((row.run, row.step, row.value, row.value - half, row.value + half))
-        _curves(axes, frames, drawn, points, stored[stored["group"] == group])
+        table = rows[rows["group"] == group]
+        means = []
+        for (arm, step), part in table.groupby(["arm", "step"], sort=False):
+            found = over_seeds(part["value"].tolist())
+            low, high = (math.nan if end is None else end for end in (found.low, found.high))
+            means.append((arm, step, found.mean, low, high))
+        shown = pd.DataFrame(means, columns=["arm", "step", "value", "low", "high"])
+        _curves(axes, frames, drawn, points, stored[stored["group"] == group], shown)
 
     groups = tuple(dict.fromkeys(rows["group"]))
     return small_multiples(frames, groups, draw, "KL(base ‖ step)\n(nats/token)", [], share=True)

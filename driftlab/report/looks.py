@@ -54,9 +54,11 @@ def looks(frames: Frames) -> dict[str, Look]:
         raise DriftlabError(f"a report draws at most {len(COLOURS)} arms, got {len(arms)}; report them in groups")
     seen = dict.fromkeys(arms, 0)
     found = {}
-    middle = (len(frames.runs) - 1) / 2
-    for number, (run, arm) in enumerate(zip(frames.runs["run"], frames.runs["arm"], strict=True)):
+    # Where an arm has several runs only its mean has error bars.
+    slots = arms if frames.repeated else list(frames.runs["run"])
+    for run, arm in zip(frames.runs["run"], frames.runs["arm"], strict=True):
         index = arms.index(arm)
-        found[run] = Look(COLOURS[index], MARKERS[index], LINES[seen[arm] % len(LINES)], 0.008 * (number - middle))
+        place = slots.index(arm if frames.repeated else run) - (len(slots) - 1) / 2
+        found[run] = Look(COLOURS[index], MARKERS[index], LINES[seen[arm] % len(LINES)], 0.006 * place)
         seen[arm] += 1
     return found

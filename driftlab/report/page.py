@@ -37,6 +37,7 @@ from driftlab.report.words import (
     explained,
     main_sentences,
     settings,
+    shared_and_own,
     without_folders,
 )
 
@@ -137,8 +138,8 @@ def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
         "problems": problem_rows(frames),
         "samples": samples(frames),
         "sample_length": SAMPLE_LENGTH,
-        "settings": settings([manifest.spec for manifest in manifests]),
-        "provenance": settings([_provenance(manifest) for manifest in manifests]),
+        "settings": shared_and_own(settings([manifest.spec for manifest in manifests])),
+        "provenance": shared_and_own(settings([_provenance(manifest) for manifest in manifests])),
     }
     files = {name: _template(name, escape).render(context).encode() for name, escape in _PAGES}
     for figure in figures:

@@ -21,12 +21,12 @@ RULE_COLUMNS = ["run", "rule", "chosen_step", "measured_step", "note"]
 def rule_table(
     runs: pd.DataFrame, peaks: pd.DataFrame, bands: pd.DataFrame, differences: pd.DataFrame, averages: pd.DataFrame
 ) -> pd.DataFrame:
-    """Per (run, rule): the step chosen, and the measured step at or nearest to it; changes are read from there.
+    """Per (run that trains, rule): the step chosen, and the measured step at or nearest to it, where changes are read.
 
     ``chosen_step`` is empty when the rule never fires; ``note`` says why.
     """
     rows: list[dict[str, Any]] = []
-    for run in each(runs):
+    for run in each(runs[runs["control"] == "none"]):
         measured = sorted(set(differences.loc[differences["run"] == run.run, "step"]))
         if not measured:
             continue

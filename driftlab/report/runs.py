@@ -68,12 +68,26 @@ def distinct_arms(runs: Sequence[RunData]) -> list[RunData]:
         named.append(replace(run, manifest=replace(run.manifest, spec=spec)))
     left = _clashing(named)
     if left:
-        ids = ", ".join(run.manifest.run_id for run in named if run.manifest.spec["arm"] in left)
+        apart = [run.manifest for run in named if run.manifest.spec["arm"] in left]
+        ids = ", ".join(manifest.run_id for manifest in apart)
+        flats = [flat_settings(manifest.spec) for manifest in apart]
+        keys = sorted(key for key in flats[0] if len({other.get(key) for other in flats}) > 1)
+        unlike = ", ".join(key for key in keys if key not in _NOT_SETTINGS) or "nothing: they share a seed"
         raise DriftlabError(
-            f"runs of one arm must be its training seeds, but {ids} share a seed or differ in more than the seed; "
-            "report them apart"
+            f"runs of one arm must be its training seeds, but {ids} differ in {unlike}; report them apart"
         )
     return named
+
+
+def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A nested spec as ``{"es.sigma": "0.02"}``."""
+    found: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = str(value)
+    return found
 
 
 def _clashing(runs: Sequence[RunData]) -> set[str]:

@@ -20,6 +20,7 @@ from driftlab.report.pairing import accuracy_rows, each
 from driftlab.report.verdict_tables import (
     average_name,
     control_comparison_table,
+    floor_of,
     floor_table,
     profiles,
     rule_comparison_table,
@@ -56,10 +57,10 @@ def final_table(frames: Frames) -> Table:
     for task in (frames.target, *frames.priors):
         cells = [at_last_step(frames, frames.differences, run, task=task) for run, _ in runs]
         name = f"{task} (target)" if task == frames.target else task
-        rows.append((name, _items(cells), *(change(cell) for cell in cells)))
+        rows.append((name, _items(cells), *(change(cell) for cell in cells), floor_of(frames, task)))
     for profile in profiles(frames):
         cells = [at_last_step(frames, frames.averages, run, profile=profile) for run, _ in runs]
-        rows.append((average_name(frames, profile), _items(cells), *(change(cell) for cell in cells)))
+        rows.append((average_name(frames, profile), _items(cells), *(change(cell) for cell in cells), "–"))
     last = frames.runs.set_index("run")["last_step"]
     data = pd.concat(
         [frames.differences.drop(columns="arm"), frames.averages.drop(columns="arm").assign(task="", role="average")]
@@ -70,7 +71,7 @@ def final_table(frames: Frames) -> Table:
     return Table(
         name="final-minus-base",
         title="Accuracy, final minus base, in points [95 % interval]",
-        columns=("task", "items", *(f"{run}, step {last_step}" for run, last_step in runs)),
+        columns=("task", "items", *(f"{run}, step {last_step}" for run, last_step in runs), "floor"),
         rows=tuple(rows),
         data=data,
         source="Each change is the mean of `correct` at the final step minus `correct` at step 0 in `examples/`, over "
@@ -220,8 +221,8 @@ def norm_table(frames: Frames) -> Table:
         "random-walk column follows the applied coefficients and the anchor; the α form is exact for standardised "
         "scores that are independent of the noise, with no anchor; the σ form takes σ for the step scale. The band is "
         "the 95 % range of the norm of such a walk. The fitted constant c is the least-squares slope of "
-        "measured² = c · random walk² through the origin over all measured steps, ± its standard error; steps of one "
-        "run share their past, so it describes scatter. The CSV holds every step.",
+        "measured² = c · random walk² through the origin over all measured steps; steps of one run share their past, "
+        "so it has no error of its own, and the band is what to judge by. The CSV holds every step.",
     )
 
 
@@ -234,7 +235,7 @@ def _constant(table: pd.DataFrame, run: str) -> str:
     fitted = fit_constant(list(wide["update_norm"] ** 2), list(wide["predicted_norm"] ** 2))
     if fitted is None:
         return "not defined"
-    return f"{fitted.constant:.4f}" + ("" if fitted.stderr is None else f" ± {fitted.stderr:.4f}")
+    return f"{fitted.constant:.4f}"
 
 
 def _band(row: Mapping[str, Any] | None) -> str:

@@ -33,15 +33,19 @@ def _task(frames: Frames, row: Any) -> str:
     return average_name(frames, row.profile) if row.task == AVERAGE else str(row.task)
 
 
+def floor_of(frames: Frames, task: str) -> str:
+    """The measured noise floor of a task, in points."""
+    found = frames.floors.loc[frames.floors["task"] == task, "difference"]
+    return points(found.iloc[0], sign=False) if len(found) else NOT_MEASURED
+
+
 def verdict_table(frames: Frames) -> Table:
     """One row per prior task and run, and per average."""
-    floors = frames.floors.set_index("task")["difference"].to_dict()
     kept = _retained(frames)
     rows = []
     for row in each(frames.verdicts):
         known = pd.notna(row.final_change)
         lowest = f"{points(row.lowest_change)} (step {row.lowest_step:.0f})" if known else "–"
-        floor = f"{points(floors[row.task], sign=False)}" if row.task in floors else NOT_MEASURED
         rows.append(
             (
                 _task(frames, row),
@@ -50,7 +54,7 @@ def verdict_table(frames: Frames) -> Table:
                 interval(row.final_change, row.final_low, row.final_high) if known else "–",
                 lowest,
                 f"{row.gained:.0f} / {row.lost:.0f} of {row.n:.0f}" if known else "–",
-                "–" if row.task == AVERAGE else floor,
+                "–" if row.task == AVERAGE else floor_of(frames, row.task),
                 points(row.detectable, sign=False) if known else "–",
                 kept.get((row.run, row.task), "–"),
             )
@@ -59,8 +63,8 @@ def verdict_table(frames: Frames) -> Table:
         name="verdicts",
         title="Verdicts on prior tasks: final change in points [95 % interval, corrected for all tasks and steps]",
         columns=(
-            "prior task", "run", "verdict", "final change", "lowest", "gained / lost", "floor", "visible from",
-            "retained",
+            "prior task", "run", "verdict", "final change", "lowest", "gained / lost", "floor, points",
+            "visible from, points", "retained, %",
         ),
         rows=tuple(rows),
         data=frames.verdicts,
@@ -166,11 +170,12 @@ def seed_means_table(frames: Frames) -> Table:
                 spread = "–" if pd.isna(row.sd) else points(row.sd, sign=False)
                 known = pd.notna(row.low)
                 ends = interval(row.mean, row.low, row.high) if known else f"{points(row.mean)} [no interval]"
-                rows.append((name, arm, f"{row.seeds:.0f}", ends, spread, said))
+                floor = "–" if task == AVERAGE else floor_of(frames, task)
+                rows.append((name, arm, f"{row.seeds:.0f}", ends, spread, floor, said))
     return Table(
         name="seeds",
         title="Mean over training seeds: final change in points [95 % interval over seeds]",
-        columns=("task", "arm", "seeds", "mean change", "SD over seeds", "verdicts of the seeds"),
+        columns=("task", "arm", "seeds", "mean change", "SD over seeds", "floor", "verdicts of the seeds"),
         rows=tuple(rows),
         data=frames.seeds,
         source="`correct` of the same items at the step and at step 0 in `examples/`; the seed is the unit: a t "
@@ -194,11 +199,11 @@ def short_seed_table(frames: Frames) -> Table:
 
 
 def control_comparison_table(frames: Frames) -> Table:
-    """Each arm beside the shuffled-reward arm."""
+    """Each arm beside its null control, and beside the first arm."""
     rows = []
     for row in each(frames.controls):
         name = f"{row.task} (target)" if row.task == frames.target else _task(frames, row)
-        control = row.control if row.alike else f"{row.control} (other settings)"
+        control = row.against if row.alike else f"{row.against} (other settings)"
         if pd.isna(row.difference):
             rows.append((name, row.arm, control, "–", NOT_MEASURED, NOT_MEASURED, row.note, "–"))
             continue
@@ -208,8 +213,8 @@ def control_comparison_table(frames: Frames) -> Table:
         rows.append((name, row.arm, control, step, points(row.change), points(row.walk), ends, unit))
     return Table(
         name="controls",
-        title="Beside the null control: what the random walk alone does, in points [95 % interval]",
-        columns=("task", "arm", "control", "step", "change", "random walk alone", "arm minus random walk", "unit"),
+        title="Arm beside random walk (what chance alone does), and beside the first arm, in points [95 % interval]",
+        columns=("task", "arm", "against", "step", "its change", "change of the other", "difference", "unit"),
         rows=tuple(rows),
         data=frames.controls,
         source="The shuffled-reward arm has the same members, budget and step sizes, but its coefficients are dealt to "

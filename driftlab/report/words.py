@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from driftlab.drift.peaks import FROM_THE_START
-from driftlab.report.formats import points
+from driftlab.report.formats import interval, points
 from driftlab.report.frames import Frames
 from driftlab.report.pairing import accuracy_rows, each
 from driftlab.report.tables import at_last_step
@@ -45,15 +45,17 @@ def main_sentences(frames: Frames) -> list[str]:
 
 
 def _said(verdicts: pd.DataFrame) -> str:
-    """`` (prior tasks: 3 stable, 1 declined: piqa)``, every task but the stable ones by name."""
+    """``; of 4 verdicts on prior tasks 3 stable, 1 declined (piqa)``; over several runs, in how many of them."""
     own = verdicts[verdicts["task"] != AVERAGE]
     if not len(own):
         return ""
-    parts = []
+    runs, parts = own["run"].nunique(), []
     for word, count in Counter(own["verdict"]).most_common():
-        tasks = ", ".join(dict.fromkeys(own.loc[own["verdict"] == word, "task"]))
-        parts.append(f"{count} {word}" + ("" if word in ("stable", "cannot say") else f" ({tasks})"))
-    return f"; verdicts on prior tasks: {', '.join(parts)}"
+        tasks = Counter(own.loc[own["verdict"] == word, "task"])
+        named = ", ".join(task if runs == 1 else f"{task} in {times} of {runs} seeds" for task, times in tasks.items())
+        parts.append(f"{count} {word}" + ("" if word in ("stable", "cannot say") else f" ({named})"))
+    many = "" if runs == 1 else f" ({own['task'].nunique()} tasks, {runs} seeds)"
+    return f"; of {len(own)} verdicts on prior tasks{many} {', '.join(parts)}"
 
 
 def _arm(frames: Frames, arm: str) -> str:
@@ -68,6 +70,13 @@ def _arm(frames: Frames, arm: str) -> str:
     for profile in profiles(frames):
         mean = _over_seeds(rows[(rows["task"] == AVERAGE) & (rows["profile"] == profile)])
         text += f" and the {average_name(frames, profile)} {mean}"
+    moved = rows[rows["task"].isin(frames.priors) & ((rows["high"] < 0) | (rows["low"] > 0))]
+    if len(own) > 1 and len(moved):
+        told = [
+            f"{row.task} {'fell' if row.high < 0 else 'rose'} ({interval(row.mean, row.low, row.high)})"
+            for row in each(moved)
+        ]
+        text += f"; over seeds, not corrected for the number of tasks, {', '.join(told)}"
     return text + _said(frames.verdicts[frames.verdicts["arm"] == arm])
 
 
@@ -126,21 +135,32 @@ def _reward_words(word: str, rows: pd.DataFrame) -> str:
 
 
 def explained(frames: Frames) -> list[str]:
-    """One sentence per arm and control: what of the change of the prior tasks the random walk alone explains."""
+    """What of the change of the prior tasks the random walk alone explains.
+
+    One sentence per arm and control on the average, and one on every task whose change is clear.
+    """
+    own = {(row.arm, row.task, row.profile, row.step): row for row in each(frames.seeds)}
     found = []
-    for row in each(frames.controls[frames.controls["task"] == AVERAGE]):
-        name = average_name(frames, row.profile)
-        control = f"the random walk ({row.control})"
-        if pd.isna(row.low):
-            found.append(f"{row.arm} beside {control}: nothing can be said about the {name}.")
+    beside = frames.controls[frames.controls["kind"] == "control"]
+    for row in each(beside[beside["task"] != frames.target]):
+        change = own.get((row.arm, row.task, row.profile, row.step))
+        clear = change is not None and (change.low > 0 or change.high < 0)
+        if row.task != AVERAGE and not clear:
             continue
-        ends = f"{points(row.difference)} points [{points(row.low)}, {points(row.high)}]"
+        name = f"the {average_name(frames, row.profile)}" if row.task == AVERAGE else str(row.task)
+        control = f"the random walk ({row.against})"
+        if pd.isna(row.low):
+            found.append(f"{row.arm} beside {control}: nothing can be said about {name}.")
+            continue
+        ends = interval(row.difference, row.low, row.high)
         over = f"{row.n:.0f} seeds" if row.unit == "seeds" else f"{row.n:.0f} items of one seed"
-        told = f"the {name} changed by {points(row.change)}, by {points(row.walk)} in {control}"
+        told = f"{name} changed by {points(row.change)} points, by {points(row.walk)} in {control}"
         if row.low > 0 or row.high < 0:
             verdict = f"the arm ended {'higher' if row.low > 0 else 'lower'} than the random walk"
-        else:
+        elif clear:
             verdict = "not distinguishable from zero, so the random walk alone may explain the change"
+        else:
+            verdict = "no change of the arm is clear, and none beyond the random walk"
         other = "" if row.alike else " This walk has other settings than the arm, so it goes another distance."
         found.append(f"{row.arm}: {told}; difference {ends} over {over}: {verdict}.{other}")
     return found
@@ -171,28 +191,36 @@ def captions(frames: Frames) -> dict[str, str]:
     prior = _range(ok.loc[ok["group"].isin(frames.priors), "n"])
     kl = _range(frames.rows("kl_base_to_step", probe="kl")["n"])
     d = _range(frames.rows("update_norm", probe="weights").query("group == 'all'")["n"])
-    members = _range(frames.updates["members"])
+    members = _range(frames.updates.loc[frames.updates["members"] > 0, "members"])
+    seeds = "thin lines are seeds, the thick line is their mean"
+    ends = "the interval of the seed table (over seeds, no narrower than over items; not corrected)"
+    alone = "Wilson 95 % intervals with items taken as independent; stars mark the highest value of each run"
+    paired = (
+        "bars are the 95 % interval of the change since step 0, paired by item with cluster-robust errors and drawn "
+        "around the accuracy, so a bar that clears the dotted base line is a change beyond that interval"
+    )
     return {
         "target": f"Training reward (mean over {members} members, drawn at iteration t around checkpoint t − 1) "
-        f"and accuracy on {frames.target} ({target} items, Wilson 95 % intervals with items taken as "
-        "independent); stars mark the highest value of each run.",
+        f"and accuracy on {frames.target} ({target} items); "
+        + (f"{seeds}, with {ends} drawn around it." if frames.repeated else f"{alone}."),
         "differences": f"Change since step 0 on each prior task ({prior} items) and on their average; "
         + (
-            "thin lines are seeds, the thick line their mean with its 95 % t interval over seeds"
+            f"{seeds}, with {ends}"
             if frames.repeated
             else "the bands hold for all prior tasks and steps of a run together (95 %), so a band that leaves 0 "
             "anywhere is a change"
         )
         + f"; dotted lines at ±{100 * frames.margin:g} points bound what counts as stable, the grey band is the "
         "measured noise floor (no band: smaller than a line, or not measured).",
-        "priors": f"Accuracy on each prior task ({prior} items); bars are the 95 % interval of the change since step "
-        "0, paired by item with cluster-robust errors and drawn around the accuracy, so a bar that clears the dotted "
-        "base line is a change beyond that interval.",
+        "priors": f"Accuracy on each prior task ({prior} items); "
+        + (f"{seeds}, with {ends} drawn around it." if frames.repeated else f"{paired}."),
         "norms": f"L2 norm of the update over d = {d} parameters, with the random-walk law computed from the applied "
         "coefficients and the anchor; the band is the 95 % range of a norm of d Gaussian coordinates (relative half "
         "width about 1.96/√(2d), so it can be thinner than the line), and the two broken lines leave the anchor out.",
         "kl": f"Token-weighted KL divergence from base to step over the full vocabulary, on continuations of the base "
-        f"model ({kl} sequences per text set); bars are 95 % t intervals over sequences.",
+        f"model ({kl} sequences per text set); "
+        + (f"{seeds} with its" if frames.repeated else "bars are")
+        + f" 95 % t interval{' over seeds' if frames.repeated else 's over sequences'}.",
         "path": f"Accuracy averaged over prior tasks ({prior} items each) against target accuracy ({target} "
         "items), one point per measured step, coloured by iteration and joined in order; no intervals are drawn here, "
         "figures a and b show them.",
@@ -235,3 +263,9 @@ def settings(trees: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     flattened = [flat(tree) for tree in trees]
     keys = sorted({key for tree in flattened for key in tree})
     return [(key, *(tree.get(key, "–") for tree in flattened)) for key in keys]
+
+
+def shared_and_own(rows: Sequence[tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:
+    """Rows on which all runs agree, with their value once, apart from those that tell the runs apart."""
+    shared = [row[:2] for row in rows if len(set(row[1:])) == 1]
+    return {"shared": shared, "own": [row for row in rows if len(set(row[1:])) > 1]}
