@@ -132,6 +132,21 @@ def test_format_is_told_apart_from_knowledge() -> None:
     assert shown["truncated"] == "25.0 → 25.0"
 
 
+def test_what_is_lost_among_parsed_answers_is_paired() -> None:
+    """At the end 12 answers, 3 of them right at the base, cannot be read; of the other 48 six are lost."""
+    run = generated_prior(toy_run())
+    unread = {f"w-{i:03d}" for i in (*range(3), *range(40, 49))}
+    last = [
+        replace(e, parsed=False, correct=0.0) if e.task == "toy_written" and e.step == 30 and e.item in unread else e
+        for e in run.examples
+    ]
+    found = build_frames([replace(run, examples=last)]).differences
+    change = found.query("task == 'toy_written' and step == 30").iloc[0]
+    # Right at the base: 30, at the end 24, less 3 unread. Among the 48 read at both: 27 before, 21 after.
+    assert (change["parsed_n"], change["parsed_difference"]) == (48, pytest.approx(-6 / 48))
+    assert change["difference"] == pytest.approx(-9 / 60)
+
+
 def test_seeds_are_the_unit() -> None:
     runs = [seeded("ES", seed, lost) for seed, lost in enumerate((0, 3, 9))]
     frames = build_frames(runs)

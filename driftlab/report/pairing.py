@@ -22,7 +22,8 @@ _ESTIMATE = ["difference", "stderr", "low", "high", "n", "gained", "lost"]
 _PAIRED = [*_ESTIMATE, "n_clusters"]
 _FURTHER = ["bootstrap_low", "bootstrap_high", "p_value", "detectable", "retention", "retention_low", "retention_high"]
 _MARGIN = ["margin_difference", "margin_low", "margin_high"]
-_NUMBERS = [*_PAIRED, *_FURTHER, *_MARGIN]
+_PARSED = ["parsed_difference", "parsed_low", "parsed_high", "parsed_n"]
+_NUMBERS = [*_PAIRED, *_FURTHER, *_MARGIN, *_PARSED]
 DIFFERENCE_COLUMNS = ["run", "arm", "task", "role", "profile", "step", *_NUMBERS, "unpaired", "status", "note"]
 AVERAGE_COLUMNS = ["run", "arm", "profile", "step", *_ESTIMATE, "n_tasks", "status", "note"]
 
@@ -44,7 +45,8 @@ def difference_table(
 
     Differences are fractions; ``unpaired`` counts items stored at one of the two steps only. ``p_value`` is McNemar's
     mid-p, or the t test's where items share clusters; ``detectable`` the true change that this n and flip rate would
-    show with 80 % power; ``retention`` is corrected for chance; margins are in nats. Where an accuracy row is absent or
+    show with 80 % power; ``retention`` is corrected for chance; margins are in nats; ``parsed_difference`` is the
+    change among the ``parsed_n`` generated answers that could be read at both steps. Where an accuracy row is absent or
     not ``ok``, or no item can be paired, the numbers are NaN and ``status`` and ``note`` say why.
     """
     accuracies = {(row.run, row.group, row.step): row for row in each(accuracy_rows(measurements))}
@@ -154,9 +156,19 @@ def _pair(found: TaskScores | None, step: int, chance: float | None) -> dict[str
         kept = retention(base[common], tuned[common], chance, clusters, strata)
         if kept is not None:
             row |= {"retention": kept.value, "retention_low": kept.low, "retention_high": kept.high}
-    if not found.generated:
-        row |= _margins(found, step)
-    return row
+    return row | (_among_parsed(found, step) if found.generated else _margins(found, step))
+
+
+def _among_parsed(found: TaskScores, step: int) -> dict[str, Any]:
+    """Change of the items whose answer could be read at both steps: what is lost there is not lost format."""
+    rows = [found.steps.index(0), found.steps.index(step)]
+    both = (found.parsed[rows] == 1.0).all(axis=0)
+    if not both.any():
+        return {"parsed_n": 0}
+    base, tuned = found.correct[rows][:, both]
+    result = paired_difference(base, tuned, *found.choose(both))
+    ends = {"parsed_difference": result.difference, "parsed_low": result.low, "parsed_high": result.high}
+    return ends | {"parsed_n": result.n}
 
 
 def _margins(found: TaskScores, step: int) -> dict[str, Any]:

@@ -162,6 +162,13 @@ _FORMAT = {
 }
 
 
+def _parsed_at_both(row: Mapping[str, Any] | None) -> str:
+    if row is None or pd.isna(row["parsed_low"]):
+        return "–"
+    ends = interval(row["parsed_difference"], row["parsed_low"], row["parsed_high"])
+    return f"{ends} ({row['parsed_n']:.0f})"
+
+
 def format_table(frames: Frames) -> Table:
     """Generated answers, base and final: loss of format told apart from loss of knowledge."""
     table = frames.measurements[frames.measurements["probe"] == "lm_eval"]
@@ -176,16 +183,18 @@ def format_table(frames: Frames) -> Table:
                 final = at_last_step(frames, table, run, quantity=quantity, group=task)
                 shown = [_shown(row, lambda row: points(row["value"], sign=False)) for row in (base, final)]
                 cells.append(" → ".join(shown))
-            rows.append((task, run, *cells))
+            change_there = at_last_step(frames, frames.differences, run, task=task)
+            rows.append((task, run, *cells, _parsed_at_both(change_there)))
     return Table(
         name="format",
         title="Generated answers in %, base → final: what could be read, and what was right among that",
-        columns=("task", "run", *_FORMAT.values()),
+        columns=("task", "run", *_FORMAT.values(), "change of the items parsed at both, points"),
         rows=tuple(rows),
         data=table[table["group"].isin(generated) & table["quantity"].isin(_FORMAT)].drop(columns="arm"),
         source="`value` of rows with probe `lm_eval` in `measurements.jsonl`. An answer that cannot be read is wrong "
-        "and counted as unparsed; when accuracy falls and accuracy among parsed does not, the format was lost, not "
-        "the knowledge. The CSV holds every step.",
+        "and counted as unparsed. What can be read is a selection of items, and another one at each step; the last "
+        "column is paired over those that could be read at both (number in brackets): what is lost there is not lost "
+        "format. The CSV holds every step.",
     )
 
 

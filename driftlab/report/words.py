@@ -23,7 +23,7 @@ SCOPE = (
     "(95 %), so looking at many checkpoints makes no dip. Other intervals are 95 % for one comparison and say how far "
     "another draw of evaluation items could move a number; another training seed can move it further."
 )
-SEED_SCOPE = " Over several seeds the seed is the unit."
+SEED_SCOPE = " Over several seeds the seed is the unit; those intervals are not corrected for the number of tasks."
 
 
 def main_sentences(frames: Frames) -> list[str]:
