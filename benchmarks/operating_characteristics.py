@@ -267,7 +267,7 @@ PARTS: dict[str, Callable[[int, float, int, int, int], dict[str, float]]] = {
     "peak": peak_cell,
     "coverage": coverage_cell,
 }
-RUNS = {"null": 1000, "power": 200, "peak": 500, "coverage": 4000}
+RUNS = {"null": 1000, "power": 200, "peak": 200, "coverage": 4000}
 
 
 def _cell(job: tuple[str, int, float, int, int, int]) -> dict[str, float | int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from driftlab.errors import DriftlabError, RunError, SpecError
-from driftlab.run.store import RunStore, find_runs
+from driftlab.run.store import RunStore, find_runs, in_order
 
 if TYPE_CHECKING:
     from driftlab.run.plan import PlannedRun
@@ -31,6 +32,7 @@ app.add_typer(models_app, name="models")
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
+STOPPED = threading.Event()
 
 OutOption = Annotated[Path, typer.Option("--out", help="Folder that holds the runs.")]
 SetOption = Annotated[
@@ -51,6 +53,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except DriftlabError as error:
@@ -59,6 +62,8 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    # Inside a library's callback it may be swallowed: the flag stops the run at its next event all the same.
+    STOPPED.set()
     raise KeyboardInterrupt
 
 
@@ -209,7 +214,7 @@ def _run(plan: list[PlannedRun], folder: Path, resume: bool) -> None:
         if planned not in unfinished:
             err.print(f"{planned.spec.arm}: already finished in {group / planned.folder}")
             continue
-        progress = RunProgress(planned.spec, err)
+        progress = RunProgress(planned.spec, err, STOPPED.is_set)
         try:
             with progress:
                 store = loop.run(planned, group / planned.folder, resume=resume, listen=progress)
@@ -225,7 +230,7 @@ def _run(plan: list[PlannedRun], folder: Path, resume: bool) -> None:
         _report([store.path for store in _runs_in(group)], group / "report", MARGIN)
     except DriftlabError as error:
         err.print(f"the report leaves out the other runs in {group}: {escape(str(error))}")
-        own = _in_order([RunStore.open(group / planned.folder) for planned in plan])
+        own = in_order([RunStore.open(group / planned.folder) for planned in plan])
         _report([store.path for store in own], group / "report", MARGIN)
 
 
@@ -255,19 +260,7 @@ def _runs_in(folder: Path) -> list[RunStore]:
     found = find_runs(folder) if folder.is_dir() else []
     if not found:
         raise RunError(f"no runs in {folder}; 'driftlab demo' makes some in runs/")
-    return _in_order(found)
-
-
-def _in_order(stores: list[RunStore]) -> list[RunStore]:
-    """Unanchored arms, anchored arms, controls: an arm keeps its colour however its report is asked for."""
-
-    def place(store: RunStore) -> tuple[bool, bool, str, int, str]:
-        spec = store.manifest.spec
-        # Runs stored before there were controls do not name one.
-        control = spec.get("control", "none") != "none"
-        return control, spec["anchor"]["penalty"] != "none", spec["arm"], spec["seed"], str(store.path)
-
-    return sorted(stores, key=place)
+    return in_order(found)
 
 
 def _dry_run(plan: list[PlannedRun]) -> None:

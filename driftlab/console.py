@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 
 class RunProgress:
-    """Listens to ``loop.run`` for one run; ``seconds`` sums the wall time of iterations and of measurements."""
+    """Listens to ``loop.run`` for one run; ``seconds`` sums the wall time of iterations and of measurements.
 
-    def __init__(self, spec: RunSpec, console: Console) -> None:
-        self.spec, self.console = spec, console
+    Once ``stopped`` says so, the next event raises KeyboardInterrupt.
+    """
+
+    def __init__(self, spec: RunSpec, console: Console, stopped: Callable[[], bool]) -> None:
+        self.spec, self.console, self.stopped = spec, console, stopped
         self.seconds = {"iterations": 0.0, "measurements": 0.0}
         self._counts = {"iterations": 0, "measurements": 0}
         self._points = spec.measured_steps()
@@ -56,6 +59,8 @@ class RunProgress:
         self._bar.stop()
 
     def __call__(self, event: Event) -> None:
+        if self.stopped():
+            raise KeyboardInterrupt
         if event.kind == "iteration":
             self._add("iterations", event)
             self._reward = event.reward

@@ -259,7 +259,7 @@ def test_the_base_arm_measures_the_base_again(runs):
 def test_an_arm_without_rewards_shows_none(tmp_path):
     """The words beside the bar: the reward of an iteration, nothing where there is none."""
     console = Console(file=io.StringIO())
-    with RunProgress(plan(tmp_path).spec, console) as progress:
+    with RunProgress(plan(tmp_path).spec, console, lambda: False) as progress:
         for reward, words in ((0.25, "reward 0.250"), (None, "")):
             progress(Event(kind="iteration", step=1, seconds=1.0, reward=reward))
             assert progress._bar.tasks[0].description == words

@@ -216,6 +216,18 @@ def find_runs(folder: Path) -> list[RunStore]:
     return [RunStore.open(file.parent) for file in sorted(folder.rglob("run.json"))]
 
 
+def in_order(stores: Iterable[RunStore]) -> list[RunStore]:
+    """Unanchored arms, anchored arms, controls: an arm keeps its colour however its report is asked for."""
+
+    def place(store: RunStore) -> tuple[bool, bool, str, int, str]:
+        spec = store.manifest.spec
+        # Runs stored before there were controls do not name one.
+        control = spec.get("control", "none") != "none"
+        return control, spec["anchor"]["penalty"] != "none", spec["arm"], spec["seed"], str(store.path)
+
+    return sorted(stores, key=place)
+
+
 def _line(record: Update | Measurement | Example) -> str:
     return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
