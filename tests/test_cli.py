@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from driftlab.cli import _in_order
-from driftlab.run.store import RunStore
+from driftlab.run.store import RunStore, in_order
 from tests.test_loop import TOML, files
 from tests.test_store import MANIFEST
 
@@ -180,7 +179,7 @@ def test_controls_come_last_in_a_report():
         if control is None:
             del spec["control"]
         stores.append(RunStore(Path(f"run-{index}"), replace(MANIFEST, spec=spec), []))
-    assert [int(store.path.name[4:]) for store in _in_order(stores)] == [3, 4, 1, 2, 5, 6, 0, 7]
+    assert [int(store.path.name[4:]) for store in in_order(stores)] == [3, 4, 1, 2, 5, 6, 0, 7]
 
 
 def test_a_dry_run_of_several_seeds_names_them(folder):
