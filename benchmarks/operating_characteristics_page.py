@@ -76,7 +76,7 @@ def page(tables: dict[str, pd.DataFrame]) -> str:
         Path(__file__).with_suffix(".md.j2").read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined
     )
     return template.render(
-        false=null["false verdict, % of runs"],
+        wrong=null["false verdict, % of runs"],
         uncorrected=null["some uncorrected interval excludes 0, % of runs"],
         whole=null["whole band covers, %"],
         null_error=100 * math.sqrt(0.05 * 0.95 / int(null["runs"].iloc[0])),
