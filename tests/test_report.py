@@ -347,9 +347,13 @@ def test_runs_that_do_not_belong_together_are_refused() -> None:
     moved = replace(other.manifest, model={"weights_hash": "w1"})
     with pytest.raises(DriftlabError, match="share the base model"):
         build_frames([toy_run(), replace(other, manifest=moved)])
-    asked = replace(other.manifest, tasks={"prior": "h1"})
-    with pytest.raises(DriftlabError, match="share the items and prompts of prior"):
-        build_frames([toy_run(), replace(other, manifest=asked)])
+    asked = replace(other.manifest, tasks={"toy_rules": "h1"})
+    first = replace(toy_run(), manifest=replace(toy_run().manifest, tasks={"toy_rules": "h0"}))
+    with pytest.raises(DriftlabError, match="prompts of toy_rules, but in id-ES and id-B the items are the same"):
+        build_frames([first, replace(other, manifest=asked)])
+    fewer = [e for e in other.examples if e.item not in ("toy_rules-003", "toy_rules-004")]
+    with pytest.raises(DriftlabError, match="2 items are in one of them only, for example toy_rules-003"):
+        build_frames([first, replace(other, manifest=asked, examples=fewer)])
     with pytest.raises(DriftlabError, match=r"id-ES holds no measurement \(status finished\)"):
         build_frames([replace(toy_run(), measurements=[])])
     with pytest.raises(DriftlabError, match="at least one run"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,7 @@ _NOT_SETTINGS = ("seed", "data", "threads", "name")
 
 
 def check_together(runs: Sequence[RunData]) -> None:
+    """Raises DriftlabError where runs cannot stand in one report, naming what they do not share."""
     if not runs:
         raise DriftlabError("a report needs at least one run")
     for run in runs:
@@ -121,20 +122,32 @@ def check_together(runs: Sequence[RunData]) -> None:
         ("target task", lambda manifest: target_task(manifest)),
         ("base model", lambda manifest: manifest.model["weights_hash"]),
         ("served dtype", lambda manifest: manifest.spec["model"]["dtype"]),
-        *((f"items and prompts of {task}", _tasks_hash(task)) for task in _common_tasks(runs)),
     ):
         seen = {read(run.manifest): run.manifest.run_id for run in reversed(runs)}
         if len(seen) > 1:
             listed = ", ".join(f"{run_id} has {value}" for value, run_id in sorted(seen.items()))
             raise DriftlabError(f"runs in one report must share the {what}: {listed}; report them apart")
+    _check_items(runs)
 
 
-def _common_tasks(runs: Sequence[RunData]) -> list[str]:
-    return sorted(set.intersection(*(set(run.manifest.tasks) for run in runs)))
-
-
-def _tasks_hash(task: str) -> Callable[[Manifest], str]:
-    return lambda manifest: str(manifest.tasks[task])
+def _check_items(runs: Sequence[RunData]) -> None:
+    """Every task that two runs share must have asked the same: paired comparisons rest on it."""
+    first = runs[0]
+    for run in runs[1:]:
+        for task in sorted(set(first.manifest.tasks) & set(run.manifest.tasks)):
+            if first.manifest.tasks[task] == run.manifest.tasks[task]:
+                continue
+            here, there = ({e.item for e in one.examples if e.task == task} for one in (first, run))
+            only = sorted(here ^ there)
+            what = (
+                f"{len(only)} items are in one of them only, for example {only[0]}"
+                if only
+                else "the items are the same, their prompts or answer limits are not"
+            )
+            raise DriftlabError(
+                f"runs in one report must share the items and prompts of {task}, but in {first.manifest.run_id} and "
+                f"{run.manifest.run_id} {what}; report them apart"
+            )
 
 
 def target_task(manifest: Manifest) -> str:
