@@ -124,23 +124,28 @@ def peak_set(level: Level, *, seed: int, confidence: float = 0.95) -> tuple[int,
     Checkpoint t is left out when some s has ``value_s - value_t > c_t * SE(s, t)``, where c_t is the quantile of the
     largest such studentised error over s; the true peak is left out with probability ``1 - confidence`` at most.
     """
+    return _peak_sets(level, seed, (confidence,))[0]
+
+
+def _peak_sets(level: Level, seed: int, confidences: tuple[float, ...]) -> list[tuple[int, ...]]:
+    """``peak_set`` at several levels of confidence from one set of draws."""
     generator = np.random.default_rng(seed)
     noise = normal_errors(generator, DRAWS, level.covariance)
     scale = np.sqrt(level.freedom / generator.chisquare(level.freedom, DRAWS))
     own = np.diag(level.covariance)
-    kept = []
+    kept: list[list[int]] = [[] for _ in confidences]
     for t in range(len(level.value)):
         errors = np.sqrt(np.maximum(own + own[t] - 2 * level.covariance[:, t], 0.0))
         others = (np.arange(len(own)) != t) & (errors > 0)
-        if not others.any():
-            kept.append(t)
-            continue
-        drawn = (noise[:, others] - noise[:, [t]]) / errors[others]
-        critical = float(np.quantile(scale * drawn.max(axis=1), confidence))
-        if ((level.value[others] - level.value[t]) <= critical * errors[others]).all():
-            kept.append(t)
+        criticals = np.zeros(len(confidences))
+        if others.any():
+            drawn = (noise[:, others] - noise[:, [t]]) / errors[others]
+            criticals = np.quantile(scale * drawn.max(axis=1), confidences)
+        for critical, found in zip(criticals, kept, strict=True):
+            if ((level.value[others] - level.value[t]) <= critical * errors[others]).all():
+                found.append(t)
     # A value that beats its equals without any error at all still has a peak.
-    return tuple(kept) or (int(np.argmax(level.value)),)
+    return [tuple(found) or (int(np.argmax(level.value)),) for found in kept]
 
 
 def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> TargetVerdict:
@@ -158,8 +163,7 @@ def target_verdict(level: Level, *, margin: float = MARGIN, seed: int = 0) -> Ta
     short = too_short(len(level.steps))
     if short is not None:
         raise ValueError(short)
-    kept = peak_set(level, seed=seed)
-    surely = peak_set(level, seed=seed, confidence=0.975)
+    kept, surely = _peak_sets(level, seed, (0.95, 0.975))
     best, last = int(np.argmax(level.value)), len(level.steps) - 1
     late = _late_change(level)
     low, high = level.steps[kept[0]], level.steps[kept[-1]]

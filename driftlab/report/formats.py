@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -109,3 +113,27 @@ def to_latex(table: Table) -> str:
 
 def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as ``{"es.sigma": "0.02"}``, sorted by key, folders of this machine left out."""
+    found: dict[str, str] = {}
+    for key in sorted(tree, key=str):
+        value = tree[key]
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            text = (
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+            )
+            found[f"{prefix}{key}"] = without_folders(text)
+    return found
+
+
+# An absolute path of two or more parts that is not the tail of a URL or of a name such as "and/or".
+_FOLDERS = re.compile(r"(?<![\w.:/…])(?:/|[A-Za-z]:\\)(?:[^\s/\\'\",;:]+[/\\])+")
+
+
+def without_folders(text: str) -> str:
+    """``/some/folder/model.gguf`` to ``…/model.gguf``: where a file lay on one machine tells a reader nothing."""
+    return _FOLDERS.sub("…/", text)

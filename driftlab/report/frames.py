@@ -56,7 +56,7 @@ class Frames:
         verdicts, bands: on prior tasks and their average, see ``verdicts.verdict_tables``.
         targets: verdicts on target accuracy and training reward, with the peak's interval.
         seeds: per (arm, task, step): mean change over the arm's runs.
-        controls: every arm beside the shuffled-reward arm.
+        controls: every arm beside its shuffled-reward arm, and beside the first arm.
         rules: which step each stopping rule would have chosen.
         floors: per task: largest difference and share of flips between two scorings of the base.
         lost: items that were right at the base and wrong later.

@@ -22,7 +22,7 @@ from driftlab.drift.curves import MARGIN
 from driftlab.errors import DriftlabError
 from driftlab.report import figures as drawings
 from driftlab.report import plots
-from driftlab.report.formats import Table, markdown_text, to_csv, to_latex, to_markdown
+from driftlab.report.formats import Table, markdown_text, to_csv, to_latex, to_markdown, without_folders
 from driftlab.report.frames import Frames, build_frames
 from driftlab.report.lost import shown_items
 from driftlab.report.pairing import accuracy_rows
@@ -38,7 +38,6 @@ from driftlab.report.words import (
     main_sentences,
     settings,
     shared_and_own,
-    without_folders,
 )
 
 SAMPLES = 2

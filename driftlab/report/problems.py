@@ -78,7 +78,7 @@ def _inert(run: str, rows: pd.DataFrame, inert: Sequence[str]) -> Iterator[Probl
 
 
 def _unpaired(run: str, examples: pd.DataFrame) -> Iterator[Problem]:
-    """Items that some measured steps of a task have and others lack: verdicts leave them out."""
+    """Items that some measured steps of a task have and others lack (``scores.TaskScores.curve_steps``)."""
     for task, part in examples.groupby("task", sort=False):
         sets = {step: set(items) for step, items in part.groupby("step")["item"]}
         common, every = set.intersection(*sets.values()), set.union(*sets.values())
@@ -86,7 +86,7 @@ def _unpaired(run: str, examples: pd.DataFrame) -> Iterator[Problem]:
             lacking = ", ".join(str(step) for step, items in sets.items() if items != every)
             note = (
                 f"{len(every - common)} of {len(every)} items are not stored at every step, for example "
-                f"{min(every - common)}; verdicts use the {len(common)} that are"
+                f"{min(every - common)}; verdicts leave out these items, or the step where it lacks many"
             )
             yield run, lacking, f"lm_eval items, {task}", "unpaired", note
 

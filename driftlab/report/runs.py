@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from driftlab.errors import DriftlabError
+from driftlab.report.formats import flat
 from driftlab.run.records import Example, Measurement, Update
 from driftlab.run.store import Manifest, RunStore
 from driftlab.tasks.targets import TARGETS
@@ -57,9 +58,9 @@ def distinct_arms(runs: Sequence[RunData]) -> list[RunData]:
     Raises:
         DriftlabError: runs of one arm, name and seed, or of one arm and name with unlike settings.
     """
-    if not _clashing(runs):
-        return list(runs)
     clashing = _clashing(runs)
+    if not clashing:
+        return list(runs)
     named = []
     for run in runs:
         spec = dict(run.manifest.spec)
@@ -70,24 +71,13 @@ def distinct_arms(runs: Sequence[RunData]) -> list[RunData]:
     if left:
         apart = [run.manifest for run in named if run.manifest.spec["arm"] in left]
         ids = ", ".join(manifest.run_id for manifest in apart)
-        flats = [flat_settings(manifest.spec) for manifest in apart]
+        flats = [flat(manifest.spec) for manifest in apart]
         keys = sorted(key for key in flats[0] if len({other.get(key) for other in flats}) > 1)
         unlike = ", ".join(key for key in keys if key not in _NOT_SETTINGS) or "nothing: they share a seed"
         raise DriftlabError(
             f"runs of one arm must be its training seeds, but {ids} differ in {unlike}; report them apart"
         )
     return named
-
-
-def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A nested spec as ``{"es.sigma": "0.02"}``."""
-    found: dict[str, str] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            found |= flat_settings(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = str(value)
-    return found
 
 
 def _clashing(runs: Sequence[RunData]) -> set[str]:

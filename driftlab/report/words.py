@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from driftlab.drift.peaks import FROM_THE_START
-from driftlab.report.formats import interval, points
+from driftlab.report.formats import flat, interval, points
 from driftlab.report.frames import Frames
 from driftlab.report.pairing import accuracy_rows, each
 from driftlab.report.tables import at_last_step
@@ -232,30 +230,6 @@ def _range(values: pd.Series) -> str:
         return "no"
     low, high = int(values.min()), int(values.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as ``{"es.sigma": "0.02"}``, sorted by key, folders of this machine left out."""
-    found: dict[str, str] = {}
-    for key in sorted(tree, key=str):
-        value = tree[key]
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            text = (
-                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
-            )
-            found[f"{prefix}{key}"] = without_folders(text)
-    return found
-
-
-# An absolute path of two or more parts that is not the tail of a URL or of a name such as "and/or".
-_FOLDERS = re.compile(r"(?<![\w.:/…])(?:/|[A-Za-z]:\\)(?:[^\s/\\'\",;:]+[/\\])+")
-
-
-def without_folders(text: str) -> str:
-    """``/some/folder/model.gguf`` to ``…/model.gguf``: where a file lay on one machine tells a reader nothing."""
-    return _FOLDERS.sub("…/", text)
 
 
 def settings(trees: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -51,13 +51,7 @@ def score(doc: Mapping[str, Any], output: str) -> Score:
 
 def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """Metrics of one generated answer; nobody guesses a number, so ``chance`` is 0."""
-    verdict = score(doc, results[0])
-    return {
-        "acc": float(verdict.correct),
-        "parsed": float(verdict.parsed),
-        "chance": 0.0,
-        "reward": verdict.reward,
-    }
+    return shared.rewarded_metrics(score(doc, results[0]), 0.0)
 
 
 class Gsm8k:

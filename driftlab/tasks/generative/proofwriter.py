@@ -54,14 +54,8 @@ def score(doc: Mapping[str, Any], output: str) -> Score:
 
 def process_results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     """Metrics of one generated answer, with ``unknown_fraction``: Unknown is the largest class."""
-    verdict = score(doc, results[0])
-    return {
-        "acc": float(verdict.correct),
-        "parsed": float(verdict.parsed),
-        "chance": 1 / len(LABELS),
-        "reward": verdict.reward,
-        "unknown_fraction": float(read(doc, results[0]) == "Unknown"),
-    }
+    unknown = {"unknown_fraction": float(read(doc, results[0]) == "Unknown")}
+    return shared.rewarded_metrics(score(doc, results[0]), 1 / len(LABELS)) | unknown
 
 
 class ProofWriter:

@@ -44,3 +44,13 @@ def rewarded(rule: Callable[[str], str | None], right: str, output: str) -> Scor
     return Score(
         reward=float(found == right) + FORMAT_WEIGHT * in_place, correct=found == right, parsed=found is not None
     )
+
+
+def rewarded_metrics(verdict: Score, chance: float) -> dict[str, float]:
+    """What a task with a reward returns for one answer; ``chance`` is the accuracy of a guess."""
+    return {
+        "acc": float(verdict.correct),
+        "parsed": float(verdict.parsed),
+        "chance": chance,
+        "reward": verdict.reward,
+    }
