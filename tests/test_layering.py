@@ -15,10 +15,11 @@ PACKAGE = Path(__file__).parents[1] / "driftlab"
 FLOORS = [
     {"cli"},
     {"console"},
+    {"sweep"},
     {"loop", "estimate"},
     {"session"},
     {"trainers", "probes"},
-    {"engines"},
+    {"engines", "published"},
     {"models", "report"},
     {"drift"},
     {"run"},

@@ -1,0 +1,5 @@
+"""``python -m driftlab.cli``: the same commands without an installed script."""
+
+from driftlab.cli import main
+
+main()
