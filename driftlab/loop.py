@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RunError
+from driftlab.es.step import Watch
 from driftlab.models.checkpoints import State, rebuild
 from driftlab.probes.base import Checkpoint
 from driftlab.run import provenance
@@ -69,19 +70,14 @@ def unfinished(plan: Sequence[PlannedRun], group: Path, *, resume: bool) -> list
 
 def _train(session: Session, store: RunStore, updates: list[Update], measured: set[int], listen: Listener) -> None:
     spec = session.spec
-    state = rebuild(store, session.base.weights, updates, len(updates), threads=spec.threads)
+    watch = None if spec.probes.rounding is None else Watch(served=spec.model.dtype, sigma=spec.es.sigma)
+    state = rebuild(store, session.base.weights, updates, len(updates), watch)
     trainer = TRAINERS[spec.control](spec, state, session.rollouts, session.target, session.items, session.prompts)
     scheduled = set(spec.measured_steps())
     for step in sorted(scheduled - measured):
         if step < state.step:
             # Its rows or examples were lost after the run had gone on.
-            _measure(
-                session,
-                store,
-                rebuild(store, session.base.weights, updates, step, threads=spec.threads),
-                updates,
-                listen,
-            )
+            _measure(session, store, rebuild(store, session.base.weights, updates, step, watch), updates, listen)
     while True:
         _keyframe(spec, store, state)
         if state.step in scheduled - measured:
@@ -111,7 +107,11 @@ def _measure(session: Session, store: RunStore, state: State, updates: Sequence[
     started = time.perf_counter()
     session.engine.write(state.weights)
     checkpoint = Checkpoint(
-        step=state.step, weights=state.weights, base=session.base.weights, updates=tuple(updates[: state.step])
+        step=state.step,
+        weights=state.weights,
+        base=state.base,
+        updates=tuple(updates[: state.step]),
+        survival=state.survival,
     )
     rows: list[Measurement] = []
     examples: list[Example] = []

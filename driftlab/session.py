@@ -11,10 +11,12 @@ import torch
 from driftlab.engines.population import Rollouts, SequentialRollouts, StackedRollouts, refuse_unstackable
 from driftlab.engines.transformers import TransformersEngine
 from driftlab.models.base import DTYPES, BaseModel, load_base
+from driftlab.models.checkpoints import in_format
 from driftlab.probes.base import Probe
 from driftlab.probes.floor import FloorProbe
 from driftlab.probes.kl import KlProbe
 from driftlab.probes.lm_eval import LmEvalProbe
+from driftlab.probes.rounding import RoundingProbe
 from driftlab.probes.weights import WeightsProbe
 from driftlab.run.spec import RunSpec
 from driftlab.run.store import ItemTexts
@@ -72,12 +74,17 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
     if spec.es.rollouts == "stacked":
         refuse_unstackable(base.model.config)
     kind = StackedRollouts if spec.es.rollouts == "stacked" else SequentialRollouts
+    precision = spec.precision.resolved
+    # Reference texts and step 0 come from the base in the master's format.
+    engine.write(in_format(base.weights, precision.master))
     rollouts = kind(
-        engine=engine, scheme=spec.es.noise, max_new_tokens=spec.target.max_new_tokens, threads=spec.threads
+        engine=engine,
+        scheme=spec.es.noise,
+        max_new_tokens=spec.target.max_new_tokens,
+        threads=spec.threads,
+        precision=precision,
     )
-    probes: list[Probe] = []
-    if spec.probes.weights is not None:
-        probes.append(WeightsProbe(tau=spec.probes.weights.tau))
+    probes = _weight_probes(spec)
     harness = _lm_eval_probe(spec, target, engine, listen)
     prompts = tuple(engine.encode(item.prompt, chat=spec.model.chat) for item in items)
     hashes = {}
@@ -103,6 +110,15 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         references={} if kl is None else kl.references,
         item_texts={} if harness is None else harness.item_texts(),
     )
+
+
+def _weight_probes(spec: RunSpec) -> list[Probe]:
+    probes: list[Probe] = []
+    if spec.probes.weights is not None:
+        probes.append(WeightsProbe(tau=spec.probes.weights.tau, tied_twice=spec.probes.weights.tied_twice))
+    if spec.probes.rounding is not None:
+        probes.append(RoundingProbe(served=spec.model.dtype, master=spec.precision.master))
+    return probes
 
 
 def _lm_eval_probe(spec: RunSpec, target: Target, engine: TransformersEngine, listen: Listener) -> LmEvalProbe | None:

@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 from driftlab import loop
 from driftlab.console import RunProgress
 from driftlab.engines.base import Completion
-from driftlab.engines.population import perturb
+from driftlab.engines.population import population
 from driftlab.es.noise import noise
+from driftlab.es.precision import FLOAT32
 from driftlab.es.seeds import member_seeds
 from driftlab.estimate import describe
 from driftlab.models.base import load_base
@@ -84,7 +85,8 @@ class Sum:
 
 
 def sums(master, members, prompts) -> list[list[Completion]]:
-    answers = [sum(float(w.sum()) for w in perturb(master, member, "keyed", 1).values()) for member in members]
+    copies = population(master, members, "keyed", FLOAT32, 1)
+    answers = [sum(float(w.sum()) for w in weights.values()) for weights in copies]
     return [[Completion(tokens=(1,), text=repr(answer), truncated=False)] for answer in answers]
 
 
@@ -185,7 +187,7 @@ def test_replay_equals_live_bit_for_bit_and_is_exported(tmp_path, runs, control)
     base = load_base("nano", dtype=torch.float32, device="cpu")
     for step in range(1, 5):
         live = runs[control].keyframe(step)
-        replayed = rebuild(bare, base.weights, updates, step, threads=2).weights
+        replayed = rebuild(bare, base.weights, updates, step).weights
         assert live.keys() == replayed.keys()
         assert all(torch.equal(live[name], replayed[name]) for name in live)
     assert (weights_hash(replayed) == base.weights_hash) == (control == "base")

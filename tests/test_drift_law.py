@@ -7,7 +7,8 @@ import pytest
 
 from driftlab.es.seeds import member_seeds
 from driftlab.es.shaping import coefficients
-from driftlab.es.update import Step, apply_step
+from driftlab.es.step import Step
+from driftlab.es.update import apply_step
 
 ALPHA, STEPS, REPETITIONS = 0.05, 10, 120
 SHAPES = {"a": (20, 10), "b": (50,)}

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from driftlab.engines import stacked
-from driftlab.engines.population import Member, SequentialRollouts, StackedRollouts, perturb
+from driftlab.engines.population import Member, SequentialRollouts, StackedRollouts, population
 from driftlab.engines.transformers import TransformersEngine
+from driftlab.es.precision import FLOAT32
 from tests.helpers import tiny_llama, tiny_tokenizer, weights_of
 
 PROMPTS = [(1, 5, 6, 7), (1, 9), (1, 4, 4, 12, 17, 8, 3), (1, 19, 18)]
@@ -62,7 +63,7 @@ def test_stacked_logits_equal_transformers(overrides):
     master = weights_of(model)
     engine = TransformersEngine(model, tiny_tokenizer(), batch_size=8)
     members = [Member(seed, 0.1) for seed in (1, 2, 3)]
-    copies = [perturb(master, member, "keyed", 1) for member in members]
+    copies = list(population(master, members, "keyed", FLOAT32, 1))
     model_m = stacked.StackedLlama(model.config, {name: torch.stack([c[name] for c in copies]) for name in master})
     width = max(map(len, PROMPTS))
     ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in PROMPTS])

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from driftlab.es.anchor import anchored
 from driftlab.es.noise import noise, noise_chunks
 from driftlab.es.seeds import member_seeds
 from driftlab.es.shaping import coefficients, z_scores
-from driftlab.es.update import Step, anchored, apply_step, perturbed
+from driftlab.es.step import Step
+from driftlab.es.update import apply_step, perturbed
 
 GOLDEN = "05c8f134bef23e63"
 """First 16 hex digits of SHA-256 of noise(1, "x", (300, 1000)): runs stored today must replay for ever."""
@@ -126,15 +128,15 @@ class TestUpdate:
         """Norm and cosine against NumPy in float64 on the actual before and after."""
         weights, base = tensors(0), tensors(0)
         start = {name: w.copy() for name, w in weights.items()}
-        first, geometry = apply_step(weights, base, step(), previous=None, threads=1)
+        first = apply_step(weights, base, step(), previous=None, threads=1)
         middle = {name: w.copy() for name, w in weights.items()}
-        assert geometry.cosine is None
-        _, later = apply_step(weights, base, step(seeds=(3, 6, 9)), previous=first, threads=2)
+        assert first.geometry.cosine is None
+        later = apply_step(weights, base, step(seeds=(3, 6, 9)), previous=first.displacement, threads=2)
         flat = [np.concatenate([w.reshape(-1).astype(float) for w in d.values()]) for d in (start, middle, weights)]
         u, v = flat[1] - flat[0], flat[2] - flat[1]
         # The displacement is the float32 difference: relative error 2**-24 of weights of order one, on steps of 0.03.
-        assert geometry.norm == pytest.approx(np.linalg.norm(u), rel=1e-5)
-        assert later.cosine == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v), abs=1e-5)
+        assert first.geometry.norm == pytest.approx(np.linalg.norm(u), rel=1e-5)
+        assert later.geometry.cosine == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v), abs=1e-5)
 
     def test_does_not_depend_on_threads_or_tensor_order(self):
         one, other = tensors(0), dict(reversed(tensors(0).items()))
@@ -144,19 +146,17 @@ class TestUpdate:
 
     def test_zero_coefficients_move_nothing(self):
         weights = tensors(0)
-        _, geometry = apply_step(weights, tensors(0), step(coefficients=(0.0, 0.0, 0.0)), previous=None, threads=1)
-        assert geometry.norm == 0.0
+        done = apply_step(weights, tensors(0), step(coefficients=(0.0, 0.0, 0.0)), previous=None, threads=1)
+        assert done.geometry.norm == 0.0
         assert all(np.array_equal(weights[name], w) for name, w in tensors(0).items())
 
     def test_no_noise_is_no_change_of_any_bit(self):
         """Zero coefficients add +0.0 and so lose the sign of a -0.0; an update without seeds must not."""
         weights = {"a.weight": np.float32([-0.0, 0.0, 1.5, -2.0])}
         before = weights["a.weight"].tobytes()
-        _, geometry = apply_step(
-            weights, tensors(0) | weights, step(seeds=(), coefficients=()), previous=None, threads=1
-        )
+        done = apply_step(weights, tensors(0) | weights, step(seeds=(), coefficients=()), previous=None, threads=1)
         assert weights["a.weight"].tobytes() == before
-        assert (geometry.norm, geometry.cosine) == (0.0, None)
+        assert (done.geometry.norm, done.geometry.cosine) == (0.0, None)
 
     def test_the_anchor_still_acts_without_noise(self):
         """theta = 3 beside base 1 keeps three quarters of the difference."""

@@ -113,7 +113,7 @@ def test_replay_equals_live_bit_for_bit(tmp_path, finished, base):
     for step in range(1, 5):
         update = trainer.iterate()
         assert replace(update, seconds={}) == replace(updates[step - 1], seconds={})
-        replayed = rebuild(finished, base.weights, updates, step, threads=2)
+        replayed = rebuild(finished, base.weights, updates, step)
         assert all(torch.equal(replayed.weights[name], state.weights[name]) for name in state.weights)
 
 
@@ -130,7 +130,7 @@ def test_other_weights_are_noticed_on_replay(finished, base):
     changed = {**base.weights, "model.norm.weight": base.weights["model.norm.weight"].clone()}
     changed["model.norm.weight"][0] = torch.nextafter(changed["model.norm.weight"][0], torch.tensor(torch.inf))
     with pytest.raises(RunError, match="hash mismatch"):
-        rebuild(finished, changed, updates, 1, threads=1)
+        rebuild(finished, changed, updates, 1)
 
 
 class Killer:

@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from driftlab.errors import SpecError
+from driftlab.run.parts import MeasureSpec
 from driftlab.run.plan import load_plan, parse_seeds, presets
-from driftlab.run.spec import MeasureSpec, spec_digest
+from driftlab.run.spec import spec_digest
 
 TOML = """
 name = "t"

@@ -17,11 +17,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from driftlab.drift.soft_walk import soft_walk_moments
 
-_NODES = 10  # Gauss-Legendre nodes a panel; with panels of three step sizes the quadrature error is below 1e-9
-_REACH = 8.5  # step sizes beyond which the Gaussian kernel is below 1e-15 of its peak
-_MAX_STEP_RATIO = 16.0  # largest over smallest step that one uniform grid resolves in reasonable time
+Array = NDArray[np.float64]
 
 
 class Applied(Protocol):
@@ -142,16 +140,20 @@ def coordinate_moments(updates: Sequence[Applied]) -> CoordinateMoments | None:
     Under L1 the walk is soft-thresholded at ``decay`` after every step; its density is followed on a grid.
 
     Returns:
-        None where no law is available: L1 and L2 mixed in one run, or L1 with noise seeds that repeat or with step
-        sizes that differ by more than a factor 16.
+        None where no law is available: Huber; L1 and L2 mixed in one run; L1 with noise seeds that repeat or with
+        step sizes that differ by more than a factor 16.
     """
     penalties = {u.penalty for u in updates}
+    if any(u.penalty == "huber" and u.decay > 0 for u in updates):
+        return None
     if "l1" not in penalties:
         v = _gaussian_variance(updates)
         return CoordinateMoments(second=v, fourth=3.0 * v * v)
     if "l2" in penalties or repeats_noise(updates):
         return None
-    return _l1_moments([(math.sqrt(step_variance(u)), u.decay if u.penalty == "l1" else 0.0) for u in updates])
+    walk = [(math.sqrt(step_variance(u)), u.decay if u.penalty == "l1" else 0.0) for u in updates]
+    found = soft_walk_moments(walk)
+    return None if found is None else CoordinateMoments(second=found[0], fourth=found[1])
 
 
 def repeats_noise(updates: Sequence[Applied]) -> bool:
@@ -243,58 +245,3 @@ def _check(scale: float, d: int, steps: int, population: int) -> None:
             "a random-walk law needs scale, d and steps >= 0 and population >= 1, "
             f"got scale={scale}, d={d}, steps={steps}, population={population}"
         )
-
-
-def _l1_moments(walk: Sequence[tuple[float, float]]) -> CoordinateMoments | None:
-    """Moments of x_t = soft(x_{t-1} + s_t g, tau_t), x_0 = 0, for ``walk`` = (s_t, tau_t), g standard normal.
-
-    The law is an atom at 0 and a symmetric density. The density on the half line is kept at Gauss-Legendre nodes of
-    equal panels, so that one step is a convolution over panels with small matrices. None: steps too unequal.
-    """
-    steps: list[tuple[float, float]] = []
-    for s, tau in walk:
-        if s > 0.0:
-            steps.append((s, tau))
-        elif steps:  # two soft thresholds in a row are one at the sum; before the first move x stays 0
-            steps[-1] = (steps[-1][0], steps[-1][1] + tau)
-    if not steps:
-        return CoordinateMoments(second=0.0, fourth=0.0)
-    scales = [s for s, _ in steps]
-    if max(scales) > _MAX_STEP_RATIO * min(scales):
-        return None
-    # Just above the threshold the density falls as exp(-x tau / s^2): a strong threshold needs narrower panels.
-    width = min(min(3.0 * s, 15.0 * s * s / tau if tau > 0.0 else math.inf) for s, tau in steps)
-    panels = math.ceil(7.0 * math.sqrt(math.fsum(s * s for s in scales)) / width)
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    nodes, weights = 0.5 * width * (nodes + 1.0), 0.5 * width * weights
-    x = nodes + width * np.arange(panels)[:, None]
-    density, atom = np.zeros_like(x), 1.0
-    for s, tau in steps:
-        # Below tau the stepped coordinate becomes exactly 0, above it moves down by tau: read the density at x + tau.
-        density = _smooth(density, s, tau, width, nodes, weights) + atom * _normal(x + tau, s)
-        atom = 1.0 - 2.0 * float((density @ weights).sum())
-    return CoordinateMoments(
-        second=2.0 * float(((density * x**2) @ weights).sum()),
-        fourth=2.0 * float(((density * x**4) @ weights).sum()),
-    )
-
-
-def _smooth(density: Array, s: float, tau: float, width: float, nodes: Array, weights: Array) -> Array:
-    """The symmetric density, convolved with a normal of deviation ``s``, read at nodes + tau; shape [panels, nodes]."""
-    panels = density.shape[0]
-    first = math.floor((-_REACH * s - tau) / width) - 1
-    last = math.ceil((_REACH * s - tau) / width) + 1
-    margin = max(-first, last, 0)
-    line = np.pad(np.concatenate([density[::-1, ::-1], density]), ((margin, margin), (0, 0)))
-    result = np.zeros_like(density)
-    gap = nodes[:, None] - nodes[None, :] + tau  # target minus source within one panel
-    for shift in range(first, last + 1):
-        kernel = _normal(gap + shift * width, s) * weights
-        start = margin + panels - shift
-        result += line[start : start + panels] @ kernel.T
-    return result
-
-
-def _normal(x: Array, s: float) -> Array:
-    density: Array = np.exp(-0.5 * (x / s) ** 2) / (s * math.sqrt(2.0 * math.pi))
-    return density

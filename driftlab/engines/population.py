@@ -1,9 +1,13 @@
-"""Rollouts of a population: members are master + sigma * noise, written elsewhere and never subtracted back."""
+"""Rollouts of a population: members are master + sigma * noise, written elsewhere and never subtracted back.
+
+Unless a precision asks for what published code does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +16,9 @@ from driftlab.engines import stacked
 from driftlab.engines.base import Completion, Weights
 from driftlab.engines.transformers import TransformersEngine
 from driftlab.errors import SpecError
-from driftlab.es.noise import Scheme
-from driftlab.es.update import each_tensor, perturbed
+from driftlab.es.noise import Array, Scheme
+from driftlab.es.precision import FLOAT32, Precision
+from driftlab.es.update import each_tensor, perturbed, restored
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,14 @@ class SequentialRollouts:
     scheme: Scheme
     max_new_tokens: int
     threads: int
+    precision: Precision = FLOAT32
 
     def __call__(
         self, master: Weights, members: Sequence[Member], prompts: Sequence[Sequence[int]]
     ) -> list[list[Completion]]:
         results = []
-        for member in members:
-            self.engine.write(perturb(master, member, self.scheme, self.threads))
+        for weights in population(master, members, self.scheme, self.precision, self.threads):
+            self.engine.write(weights)
             results.append(self.engine.generate(prompts, max_new_tokens=self.max_new_tokens))
         return results
 
@@ -55,12 +61,13 @@ class StackedRollouts:
     scheme: Scheme
     max_new_tokens: int
     threads: int
+    precision: Precision = FLOAT32
 
     def __call__(
         self, master: Weights, members: Sequence[Member], prompts: Sequence[Sequence[int]]
     ) -> list[list[Completion]]:
         model = self.engine.model
-        perturbations = [perturb(master, member, self.scheme, self.threads) for member in members]
+        perturbations = list(population(master, members, self.scheme, self.precision, self.threads))
         # One rounding to the served dtype, as the live model's parameters have.
         weights = {name: torch.stack([p[name] for p in perturbations]).to(model.dtype) for name in master}
         rows = stacked.greedy(
@@ -80,12 +87,28 @@ def refuse_unstackable(config: Any) -> None:
         raise SpecError(f"es.rollouts is stacked, but this model cannot be stacked: {problem}; use sequential")
 
 
-def perturb(master: Weights, member: Member, scheme: Scheme, threads: int) -> dict[str, torch.Tensor]:
-    """``master + sigma * noise`` in new memory, float32."""
+def population(
+    master: Weights, members: Sequence[Member], scheme: Scheme, precision: Precision, threads: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The weights of one member after the other, in new memory; ``master`` is never written to.
 
-    def one(name: str) -> torch.Tensor:
-        return torch.from_numpy(
-            perturbed(master[name].numpy(), name, seed=member.seed, sigma=member.sigma, scheme=scheme)
-        )
+    Where the rule says that members are added to the master itself and subtracted again, a member starts from what the
+    ones before it left behind, as it did in published code; the step takes the residue from the record (``Step``).
+    """
 
-    return dict(zip(master, each_tensor(one, master, threads), strict=True))
+    def tensors(work: Callable[[str], Array]) -> dict[str, torch.Tensor]:
+        return dict(zip(master, map(torch.from_numpy, each_tensor(work, master, threads)), strict=True))
+
+    current = dict(master)
+    for index, member in enumerate(members):
+        draw = partial(_draw, current, member, scheme, precision)
+        yield tensors(draw)
+        if index < precision.in_place_members:
+            current = tensors(partial(draw, restore=True))
+
+
+def _draw(
+    weights: Weights, member: Member, scheme: Scheme, precision: Precision, name: str, *, restore: bool = False
+) -> Array:
+    work = restored if restore else perturbed
+    return work(weights[name].numpy(), name, seed=member.seed, sigma=member.sigma, scheme=scheme, precision=precision)

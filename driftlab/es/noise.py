@@ -52,9 +52,18 @@ def noise_chunks(
         yield start, view
 
 
+def private_generator(key: str) -> np.random.Generator:
+    """A stream of its own for ``key``; hashed, because numbers side by side could meet another stream's."""
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(_hashed(key))))
+
+
 def _key(seed: int, name: str) -> int:
     # Hash-mixed: adding a tensor index to the seed would make neighbouring seeds share streams.
-    return int.from_bytes(hashlib.blake2b(f"{seed}|{name}".encode(), digest_size=32).digest(), "little")
+    return _hashed(f"{seed}|{name}")
+
+
+def _hashed(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=32).digest(), "little")
 
 
 def _shared_by_shape(seed: int, shape: Sequence[int]) -> Array:

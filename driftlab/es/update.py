@@ -1,47 +1,21 @@
-"""One ES step with Anchored Weight Decay; training and replay both call this.
-
-    theta <- theta + (alpha / N) * sum_i c_i * eps_i          (LIT-211, LIT-238; 1/sigma is absorbed in alpha)
-    L2:  theta <- theta_0 + (1 - alpha*lambda) * (theta - theta_0)
-    L1:  theta <- theta_0 + sign(theta - theta_0) * max(|theta - theta_0| - alpha*lambda, 0)
-
-All arithmetic is float32 on the host, in a fixed order, on arrays in the canonical layout.
-"""
+"""One ES step of a model: what training and replay both call, on tensors in the canonical layout."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from driftlab.es.noise import CHUNK, Array, Scheme, noise_chunks
+from driftlab.es.noise import CHUNK, Array, Scheme, noise_chunks, private_generator
+from driftlab.es.precision import FLOAT32, Precision, rounded
+from driftlab.es.step import Moved, Step, Watch, added, move
+from driftlab.es.survival import Survival
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """The numbers that define one update.
-
-    Attributes:
-        seeds, coefficients: one per noise draw.
-        population: N, the divisor (twice the number of seeds when mirrored).
-        alpha: step scale.
-        penalty: anchored weight decay, applied after the step.
-        decay: alpha times lambda.
-        scheme: how seeds become noise.
-    """
-
-    seeds: tuple[int, ...]
-    coefficients: tuple[float, ...]
-    population: int
-    alpha: float
-    penalty: Literal["none", "l1", "l2"]
-    decay: float
-    scheme: Scheme
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,47 +26,73 @@ class StepGeometry:
     cosine: float | None
 
 
-def perturbed(theta: Array, name: str, *, seed: int, sigma: float, scheme: Scheme) -> Array:
+def updated(theta: Array, residual: Array | None, base: Array, name: str, step: Step, watch: Watch | None) -> Moved:
+    """The tensor ``name`` after ``step``; nothing given is written to. Without seeds and anchor it keeps every bit."""
+    flat_theta, flat_base = theta.reshape(-1), base.reshape(-1)
+    flat_residual = None if residual is None else residual.reshape(-1)
+    new, left = np.empty_like(flat_theta), None
+    survival: dict[str, Survival] = {}
+    if step.precision.update == "error-feedback":
+        left = np.empty_like(flat_theta)
+    generator = private_generator(f"rounding|{step.seeds}|{name}")
+    streams = [noise_chunks(seed, name, theta.shape, step.scheme) for seed in step.seeds]
+    for start in range(0, flat_theta.size, CHUNK):
+        piece = slice(start, start + CHUNK)
+        # Chunks of the streams come in step; each stream owns its buffer until its next piece.
+        noises = [next(stream)[1] for stream in streams]
+        old = None if flat_residual is None else flat_residual[piece]
+        moved = move(flat_theta[piece], flat_base[piece], old, noises, step, generator, watch)
+        new[piece] = moved.theta
+        if left is not None:
+            left[piece] = moved.residual
+        for format_, found in moved.survival.items():
+            survival.setdefault(format_, Survival()).add(found)
+    return Moved(new.reshape(theta.shape), None if left is None else left.reshape(theta.shape), survival)
+
+
+def perturbed(
+    theta: Array, name: str, *, seed: int, sigma: float, scheme: Scheme, precision: Precision = FLOAT32
+) -> Array:
     """A member's tensor ``theta + sigma * eps`` in new memory; ``theta`` is never touched. sigma < 0 mirrors."""
     out = np.empty_like(theta)
     flat_theta, flat_out = theta.reshape(-1), out.reshape(-1)
-    scale = np.float32(sigma)
     for start, chunk in noise_chunks(seed, name, theta.shape, scheme):
         piece = slice(start, start + chunk.size)
-        np.multiply(chunk, scale, out=chunk)
-        np.add(flat_theta[piece], chunk, out=flat_out[piece])
+        noise = rounded(chunk, precision.master) if precision.published else chunk
+        flat_out[piece] = added(flat_theta[piece], noise, sigma, precision)
     return out
 
 
-def updated(theta: Array, base: Array, name: str, step: Step) -> Array:
-    """The tensor after ``step``; ``theta`` is never written to. Without seeds and anchor it is ``theta`` itself."""
-    if not step.seeds:
-        # Adding a sum of nothing would turn every -0.0 into +0.0.
-        return anchored(theta, base, penalty=step.penalty, decay=step.decay)
-    total = np.zeros(theta.size, dtype=np.float32)
-    streams = [noise_chunks(seed, name, theta.shape, step.scheme) for seed in step.seeds]
-    for pieces in zip(*streams, strict=True):
-        for coefficient, (start, chunk) in zip(step.coefficients, pieces, strict=True):
-            # Chunks of the streams come in step; each stream owns its buffer until its next piece.
-            np.multiply(chunk, np.float32(coefficient), out=chunk)
-            total[start : start + chunk.size] += chunk
-    new = theta + (total * np.float32(step.alpha / step.population)).reshape(theta.shape)
-    return anchored(new, base, penalty=step.penalty, decay=step.decay)
+def restored(theta: Array, name: str, *, seed: int, sigma: float, scheme: Scheme, precision: Precision) -> Array:
+    """``theta`` after a member's noise was added and subtracted again; only in exact arithmetic is it ``theta``."""
+    there = perturbed(theta, name, seed=seed, sigma=sigma, scheme=scheme, precision=precision)
+    return perturbed(there, name, seed=seed, sigma=-sigma, scheme=scheme, precision=precision)
 
 
-def anchored(theta: Array, base: Array, *, penalty: Literal["none", "l1", "l2"], decay: float) -> Array:
-    """Anchored Weight Decay (LIT-238): pull ``theta`` towards ``base``.
+def in_place_members(
+    seeds: Sequence[int], sigma: float, *, mirrored: bool, precision: Precision
+) -> tuple[tuple[int, float], ...]:
+    """The perturbations that an iteration leaves its residue of: the first ``precision.in_place_members`` members.
 
-    L2 keeps ``1 - decay`` of the difference. L1 is the soft threshold: inside it a coordinate becomes exactly base.
-    ``decay`` = 0 returns ``theta`` unchanged, bit for bit.
+    Mirrored: all plus members, then all minus members, in the order in which they are evaluated.
     """
-    if penalty == "none" or decay == 0.0:
-        return theta
-    difference = theta - base
-    if penalty == "l2":
-        return base + difference * np.float32(1.0 - decay)
-    shrunk = np.maximum(np.abs(difference) - np.float32(decay), np.float32(0.0))
-    return base + np.copysign(shrunk, difference)
+    members = [(seed, sign * sigma) for sign in ((1, -1) if mirrored else (1,)) for seed in seeds]
+    return tuple(members[: precision.in_place_members])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stepped:
+    """What ``apply_step`` says of a step.
+
+    Attributes:
+        displacement: theta after minus theta before, by tensor.
+        geometry: norm and cosine of the step (norms and products in float64).
+        survival: by tensor and format; empty unless watched.
+    """
+
+    displacement: dict[str, Array]
+    geometry: StepGeometry
+    survival: dict[str, dict[str, Survival]]
 
 
 def apply_step(
@@ -100,39 +100,47 @@ def apply_step(
     base: Mapping[str, Array],
     step: Step,
     *,
+    residual: dict[str, Array] | None = None,
     previous: dict[str, Array] | None,
     threads: int,
-) -> tuple[dict[str, Array], StepGeometry]:
+    watch: Watch | None = None,
+) -> Stepped:
     """Apply ``step`` to ``weights`` in place.
 
     Args:
-        weights: float32 master, canonical name to array; overwritten.
-        base: float32 anchor theta_0.
+        weights: master, canonical name to float32 array; overwritten.
+        base: anchor theta_0, on the master's grid.
+        residual: what error feedback carries, by tensor; overwritten, and filled before the first step. None for
+            every other rule.
         previous: displacement of the previous step, for the cosine; None before the first step.
         threads: tensors worked on at a time; the result does not depend on it.
-
-    Returns:
-        The displacement of this step and its geometry (norms and products in float64).
+        watch: measure survival.
     """
 
-    def one(name: str) -> tuple[Array, float, float, float]:
+    def one(name: str) -> tuple[Array, dict[str, Survival], float, float, float]:
         theta = weights[name]
-        new = updated(theta, base[name], name, step)
-        displacement = new - theta
-        theta[...] = new
+        moved = updated(theta, None if residual is None else residual.get(name), base[name], name, step, watch)
+        displacement = moved.theta - theta
+        theta[...] = moved.theta
+        if residual is not None and moved.residual is not None:
+            residual[name] = moved.residual
+        own = _dot(displacement, displacement)
         if previous is None:
-            return displacement, _dot(displacement, displacement), 0.0, 0.0
+            return displacement, moved.survival, own, 0.0, 0.0
         old = previous[name]
-        return displacement, _dot(displacement, displacement), _dot(displacement, old), _dot(old, old)
+        return displacement, moved.survival, own, _dot(displacement, old), _dot(old, old)
 
     names = list(weights)
     results = each_tensor(one, names, threads)
-    displacement = {name: result[0] for name, result in zip(names, results, strict=True)}
-    squared = math.fsum(result[1] for result in results)
-    product = math.fsum(result[2] for result in results)
-    scale = math.sqrt(squared * math.fsum(result[3] for result in results))
+    squared = math.fsum(result[2] for result in results)
+    product = math.fsum(result[3] for result in results)
+    scale = math.sqrt(squared * math.fsum(result[4] for result in results))
     cosine = product / scale if previous is not None and scale > 0 else None
-    return displacement, StepGeometry(norm=math.sqrt(squared), cosine=cosine)
+    return Stepped(
+        displacement={name: result[0] for name, result in zip(names, results, strict=True)},
+        geometry=StepGeometry(norm=math.sqrt(squared), cosine=cosine),
+        survival={name: result[1] for name, result in zip(names, results, strict=True)},
+    )
 
 
 def each_tensor(work: Callable[[str], Result], names: Iterable[str], threads: int) -> list[Result]:

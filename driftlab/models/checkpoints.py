@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from driftlab.errors import RunError
-from driftlab.es.noise import Scheme
-from driftlab.es.update import Step, StepGeometry, apply_step
+from driftlab.es.precision import FLOAT32, Dtype, Precision, rounded
+from driftlab.es.step import Step, Watch
+from driftlab.es.survival import Survival
+from driftlab.es.update import StepGeometry, apply_step, in_place_members
 from driftlab.models.base import DTYPES, load_base
 from driftlab.models.hashing import weights_hash
 from driftlab.models.save import refuse_taken, save_folder
 from driftlab.run.records import Update
+from driftlab.run.spec import RunSpec
 from driftlab.run.store import RunStore
 
 
@@ -24,38 +27,60 @@ class State:
     """Weights after ``step`` updates.
 
     Attributes:
-        base: float32 theta_0 on the host, never written.
-        weights: float32 theta_t on the host; ``advance`` overwrites it.
+        base: theta_0 on the host in the master's format (held as float32), never written.
+        weights: theta_t, likewise; ``advance`` overwrites it.
         displacement: theta_t - theta_(t-1), for the step cosine; None at the base and right after a keyframe.
+        residual: what error feedback carries to the next step; None for every other rule.
+        watch: what to ask of each step's survival; None to ask nothing.
+        survival: of the last step, by tensor and format; empty before the first and where nothing is asked.
     """
 
     step: int
     base: Mapping[str, torch.Tensor]
     weights: dict[str, torch.Tensor]
     displacement: dict[str, np.ndarray] | None = None
+    residual: dict[str, np.ndarray] | None = None
+    watch: Watch | None = None
+    survival: Mapping[str, Mapping[str, Survival]] = field(default_factory=dict)
 
     @classmethod
-    def at_base(cls, base: Mapping[str, torch.Tensor]) -> State:
-        return cls(0, base, {name: tensor.clone() for name, tensor in base.items()})
+    def at_base(
+        cls, base: Mapping[str, torch.Tensor], precision: Precision = FLOAT32, watch: Watch | None = None
+    ) -> State:
+        """The base in the master's format; ``base`` itself may be finer and is not written to."""
+        grid = in_format(base, precision.master)
+        residual: dict[str, np.ndarray] | None = {} if precision.update == "error-feedback" else None
+        return cls(0, grid, {name: tensor.clone() for name, tensor in grid.items()}, residual=residual, watch=watch)
 
     def advance(self, step: Step, threads: int) -> StepGeometry:
         """Apply one update; training and replay both come through here."""
-        self.displacement, geometry = apply_step(
+        stepped = apply_step(
             {name: tensor.numpy() for name, tensor in self.weights.items()},
             {name: tensor.numpy() for name, tensor in self.base.items()},
             step,
+            residual=self.residual,
             previous=self.displacement,
             threads=threads,
+            watch=self.watch,
         )
+        self.displacement, self.survival = stepped.displacement, stepped.survival
         self.step += 1
-        return geometry
+        return stepped.geometry
 
     def hash(self) -> str:
         return weights_hash(self.weights)
 
 
-def step_of(update: Update, scheme: Scheme) -> Step:
-    """The arithmetic of a stored update."""
+def in_format(weights: Mapping[str, torch.Tensor], dtype: Dtype) -> Mapping[str, torch.Tensor]:
+    """``weights`` rounded to ``dtype``, held as float32; the same tensors for float32."""
+    if dtype == "float32":
+        return weights
+    return {name: torch.from_numpy(rounded(tensor.numpy(), dtype)) for name, tensor in weights.items()}
+
+
+def step_of(update: Update, spec: RunSpec) -> Step:
+    """The arithmetic of a stored update of a run of ``spec``."""
+    precision = spec.precision.resolved
     return Step(
         seeds=update.seeds,
         coefficients=update.coefficients,
@@ -63,12 +88,15 @@ def step_of(update: Update, scheme: Scheme) -> Step:
         alpha=update.alpha,
         penalty=update.penalty,
         decay=update.decay,
-        scheme=scheme,
+        scheme=spec.es.noise,
+        delta=update.delta,
+        precision=precision,
+        in_place=in_place_members(update.seeds, update.sigma, mirrored=spec.es.mirrored, precision=precision),
     )
 
 
 def rebuild(
-    store: RunStore, base: Mapping[str, torch.Tensor], updates: Sequence[Update], step: int, *, threads: int
+    store: RunStore, base: Mapping[str, torch.Tensor], updates: Sequence[Update], step: int, watch: Watch | None = None
 ) -> State:
     """The state after ``step`` updates, from the nearest keyframe that leaves at least one update to replay.
 
@@ -77,15 +105,15 @@ def rebuild(
     Raises:
         RunError: ``step`` is beyond the run, or the rebuilt weights are not the trained ones.
     """
+    spec = RunSpec.model_validate(store.manifest.spec)
     if not 0 <= step <= len(updates):
         raise RunError(f"{store.path} has steps 0 to {len(updates)}, not {step}")
-    scheme: Scheme = store.manifest.spec["es"]["noise"]
-    state = State.at_base(base)
+    state = State.at_base(base, spec.precision.resolved, watch)
     usable = [frame for frame in store.keyframe_steps() if frame <= step - 1]
     if usable:
-        state = State(usable[-1], base, store.keyframe(usable[-1]))
+        state = State(usable[-1], state.base, store.keyframe(usable[-1]), watch=watch)
     for update in updates[state.step : step]:
-        state.advance(step_of(update, scheme), threads)
+        state.advance(step_of(update, spec), spec.threads)
     if step > 0 and state.hash() != updates[step - 1].weights_hash:
         raise RunError(
             f"replaying {store.path} to step {step} gives other weights than were trained (hash mismatch): "
@@ -108,11 +136,11 @@ def export(run_dir: Path, step: int | None, to: Path) -> int:
     store = RunStore.open(run_dir)
     updates = store.updates()
     wanted = len(updates) if step is None else step
-    model, threads = store.manifest.spec["model"], store.manifest.spec["threads"]
+    model = store.manifest.spec["model"]
     dtype = DTYPES[model["dtype"]]
     base = load_base(model["source"], dtype=dtype, device="cpu", revision=model["revision"])
     if base.weights_hash != store.manifest.model["weights_hash"]:
         raise RunError(f"{run_dir} started from other base weights than {model['source']} holds now")
-    state = rebuild(store, base.weights, updates, wanted, threads=threads)
+    state = rebuild(store, base.weights, updates, wanted)
     save_folder(base.model, base.tokenizer, state.weights, to, dtype)
     return wanted

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from driftlab.engines.base import Engine, Weights
+from driftlab.es.survival import Survival
 from driftlab.run.records import Example, Measurement, Update
 
 
@@ -16,15 +17,17 @@ class Checkpoint:
 
     Attributes:
         step: number of updates applied.
-        weights: float32 master weights theta_t.
-        base: float32 base weights theta_0.
+        weights: master weights theta_t, held as float32.
+        base: base weights theta_0 in the master's format, likewise.
         updates: the ``step`` updates that lead from base to weights; empty for step 0.
+        survival: what of the last step arrived, by tensor and format; empty where it was not asked for.
     """
 
     step: int
     weights: Weights
     base: Weights
     updates: Sequence[Update]
+    survival: Mapping[str, Mapping[str, Survival]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

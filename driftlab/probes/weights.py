@@ -17,7 +17,8 @@ import torch
 from driftlab.drift import theory
 from driftlab.engines.base import Engine, Weights
 from driftlab.probes.base import Checkpoint, Measured
-from driftlab.run.records import Measurement, Update
+from driftlab.probes.rows import Rows
+from driftlab.run.records import Update
 
 _SLICE = 1 << 22  # elements widened to float64 at a time, 32 MiB
 
@@ -125,11 +126,16 @@ class WeightsProbe:
 
     name = "weights"
 
-    def __init__(self, tau: float = 1e-6) -> None:
-        """``tau``: largest absolute change that counts as none in ``sparsity``; ValueError when negative or NaN."""
+    def __init__(self, tau: float = 1e-6, *, tied_twice: bool = False) -> None:
+        """Raises ValueError for a negative ``tau`` or NaN.
+
+        Args:
+            tau: largest absolute change that counts as none in ``sparsity``.
+            tied_twice: also give ``update_norm_state_dict``, which counts a tied tensor once per name.
+        """
         if not tau >= 0.0:
             raise ValueError(f"tau is {tau}; an absolute change of 0 or more is needed")
-        self.tau = tau
+        self.tau, self.tied_twice = tau, tied_twice
 
     def prepare(self, engine: Engine) -> None:
         """Nothing to prepare: base and checkpoint weights arrive with each checkpoint."""
@@ -146,51 +152,18 @@ class WeightsProbe:
             total.add(change)
         if total.n == 0:
             raise ValueError("the checkpoint holds no parameters")
-        rows = _Rows(checkpoint.step)
+        rows = Rows(checkpoint.step, self.name)
         for group, change in {"all": total, **groups}.items():
             _add_norms(rows, group, change)
+        if self.tied_twice:
+            _add_state_dict(rows, checkpoint, total, engine)
         _add_sparsity(rows, total, self.tau)
         _add_last_step(rows, checkpoint, total.n)
         _add_predictions(rows, checkpoint, total)
         return Measured(measurements=tuple(rows.rows))
 
 
-class _Rows:
-    """Collects the rows of one checkpoint; a missing value needs a reason, a non-finite one is a failure."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.rows: list[Measurement] = []
-
-    def add(
-        self,
-        quantity: str,
-        value: float | None,
-        unit: str,
-        n: int,
-        *,
-        group: str = "all",
-        stderr: float | None = None,
-        note: str | None = None,
-    ) -> None:
-        failed = value is not None and not math.isfinite(value)
-        self.rows.append(
-            Measurement(
-                step=self.step,
-                probe=WeightsProbe.name,
-                quantity=quantity,
-                group=group,
-                value=None if failed else value,
-                unit=unit,
-                stderr=None if failed else stderr,
-                n=n,
-                status="failed" if failed else "skipped" if value is None else "ok",
-                note=f"the value is {value}: weights or records are not finite" if failed else note,
-            )
-        )
-
-
-def _add_norms(rows: _Rows, group: str, change: _Change) -> None:
+def _add_norms(rows: Rows, group: str, change: _Change) -> None:
     rows.add("update_norm", math.sqrt(change.squared), "l2", change.n, group=group)
     if change.base_squared == 0.0:
         rows.add("relative_update_norm", None, "fraction", change.n, group=group, note="the base norm is 0")
@@ -200,13 +173,29 @@ def _add_norms(rows: _Rows, group: str, change: _Change) -> None:
     rows.add("relative_update_norm", relative, "fraction", change.n, group=group)
 
 
-def _add_sparsity(rows: _Rows, total: _Change, tau: float) -> None:
+def _add_state_dict(rows: Rows, checkpoint: Checkpoint, total: _Change, engine: Engine) -> None:
+    """The norm over every name of the live model's parameters: a tied tensor counts once for each of its names."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in engine.model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    squared, n, extra = total.squared, total.n, []
+    for first, *others in names.values():
+        if others:
+            change = _tensor_change(checkpoint.weights[first], checkpoint.base[first], 0.0)
+            squared += len(others) * change.squared
+            n += len(others) * change.n
+            extra += others
+    note = f"counted again: {', '.join(extra)}" if extra else "nothing is tied"
+    rows.add("update_norm_state_dict", math.sqrt(squared), "l2", n, note=note)
+
+
+def _add_sparsity(rows: Rows, total: _Change, tau: float) -> None:
     rows.add("max_abs_change", total.largest, "absolute", total.n)
     rows.add("zero_fraction", total.unchanged / total.n, "fraction", total.n, note="exactly unchanged")
     rows.add("sparsity", total.within_tau / total.n, "fraction", total.n, note=f"absolute change at most {tau:g}")
 
 
-def _add_last_step(rows: _Rows, checkpoint: Checkpoint, n: int) -> None:
+def _add_last_step(rows: Rows, checkpoint: Checkpoint, n: int) -> None:
     missing = _why_no_updates(checkpoint)
     if missing is not None:
         rows.add("step_norm", None, "l2", n, note=missing)
@@ -227,7 +216,7 @@ def _why_no_updates(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _add_predictions(rows: _Rows, checkpoint: Checkpoint, total: _Change) -> None:
+def _add_predictions(rows: Rows, checkpoint: Checkpoint, total: _Change) -> None:
     """The random-walk norms and measured over predicted. Before the first update each prediction is a true 0."""
     n, updates = total.n, checkpoint.updates
     missing = _why_no_updates(checkpoint)
@@ -264,7 +253,7 @@ def _why_no_law(updates: Sequence[Update]) -> str:
     return "no law for this sequence of penalties and step sizes"
 
 
-def _add_anchored(rows: _Rows, updates: Sequence[Update], n: int) -> None:
+def _add_anchored(rows: Rows, updates: Sequence[Update], n: int) -> None:
     if not updates or any(u.penalty != "l2" for u in updates):
         note = "the penalty is not l2 at every step" if updates else "step 0 is the base model"
         rows.add("predicted_norm_anchored", None, "l2", n, note=note)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from driftlab.es.anchor import Penalty
+
 Status = Literal["ok", "failed", "skipped"]
-Penalty = Literal["none", "l1", "l2"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,11 +23,13 @@ class Update:
         sigma: perturbation scale used for the rollouts.
         alpha: step scale.
         penalty, decay: anchored weight decay after the step; ``decay`` is alpha times lambda.
+        delta: where Huber's pull stops growing; None for the other penalties.
         rewards: mean reward of each member (mirrored: all plus members, then all minus members); empty for a null
             control without rollouts.
-        step_norm: L2 norm of this step in weight space, decay included.
+        step_norm: L2 norm of this step in weight space, decay included; None where nobody computed it (a run of
+            other code that was not replayed).
         step_cosine: cosine with the previous step; None for the first step or when a step is zero.
-        weights_hash: hash of the master weights after this update.
+        weights_hash: hash of the master weights after this update; None as for ``step_norm``.
         prompt_tokens, generated_tokens: tokens of all members' rollouts.
         seconds: wall time: ``rollout``, ``reward``, ``update`` (noise, step and hash), and ``total``.
         note: plain words, for example that all rewards were equal.
@@ -41,13 +44,14 @@ class Update:
     penalty: Penalty
     decay: float
     rewards: tuple[float, ...]
-    step_norm: float
+    step_norm: float | None
     step_cosine: float | None
-    weights_hash: str
+    weights_hash: str | None
     prompt_tokens: int
     generated_tokens: int
     seconds: Mapping[str, float]
     note: str | None = None
+    delta: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +60,7 @@ class Measurement:
 
     Attributes:
         step: updates applied to the base model when it was measured.
-        probe: ``weights``, ``kl``, ``lm_eval`` or ``floor``.
+        probe: ``weights``, ``rounding``, ``kl``, ``lm_eval`` or ``floor``.
         quantity: the glossary's name for it, for example ``accuracy``.
         group: task, text set or layer group; ``all`` for the whole model.
         value: None exactly when ``status`` is not ``ok``.

@@ -7,139 +7,24 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from driftlab.es.noise import Scheme
+from driftlab.run.parts import (
+    AnchorSpec,
+    EsSpec,
+    Frozen,
+    MeasureSpec,
+    ModelSpec,
+    PrecisionSpec,
+    ProbesSpec,
+    TargetSpec,
+)
 from driftlab.tasks.targets import target as find_target
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class ModelSpec(_Frozen):
-    """The base model.
-
-    ``source`` is ``nano`` (the embedded model), a Hugging Face folder, a ``.gguf`` file, or a hub id.
-    ``dtype`` is what is served; the master weights are always float32. ``chat`` renders training prompts and the
-    prompts of generated tasks with the tokenizer's chat template; choice tasks keep lm-eval's stock form.
-    """
-
-    source: str
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    device: str = "cpu"
-    revision: str | None = None
-    chat: bool = False
-
-
-class TargetSpec(_Frozen):
-    """The task trained on: ``train_items`` prompts, fixed for the whole run, answered greedily."""
-
-    task: str
-    train_items: Annotated[int, Field(ge=1)]
-    data_seed: Annotated[int, Field(ge=0)] = 0
-    max_new_tokens: Annotated[int, Field(ge=1)]
-    batch_size: Annotated[int, Field(ge=1)] = 32
-
-
-class EsSpec(_Frozen):
-    """Evolution strategy; ``alpha`` defaults to sigma / 2 (LIT-211, LIT-238)."""
-
-    population: int
-    iterations: Annotated[int, Field(ge=1)]
-    sigma: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    mirrored: bool = False
-    noise: Scheme = "keyed"
-    rollouts: Literal["sequential", "stacked"] = "sequential"
-
-    @property
-    def step_scale(self) -> float:
-        return self.sigma / 2 if self.alpha is None else self.alpha
-
-    @model_validator(mode="after")
-    def _population(self) -> Self:
-        if self.population < 2:
-            raise ValueError(
-                f"es.population is {self.population}, but rewards are standardised over the population: use 2 or more"
-            )
-        if self.mirrored and self.population % 2:
-            raise ValueError(
-                f"es.population is {self.population} with es.mirrored, but mirrored members come in pairs: "
-                "use an even number"
-            )
-        return self
-
-
-class AnchorSpec(_Frozen):
-    """Anchored Weight Decay towards the base weights, after each step (LIT-238)."""
-
-    penalty: Literal["none", "l1", "l2"] = "none"
-    lam: Annotated[float, Field(ge=0, allow_inf_nan=False, alias="lambda")] = 0.0
-
-
-class MeasureSpec(_Frozen):
-    """Which steps are measured: every ``every`` iterations and those in ``at``; first and last always."""
-
-    every: Annotated[int, Field(ge=1)] | None = None
-    at: tuple[Annotated[int, Field(ge=0)], ...] = ()
-
-    def steps(self, iterations: int) -> tuple[int, ...]:
-        chosen = {0, iterations, *self.at}
-        if self.every is not None:
-            chosen.update(range(0, iterations, self.every))
-        return tuple(sorted(chosen))
-
-
-class WeightsProbeSpec(_Frozen):
-    tau: Annotated[float, Field(ge=0)] = 1e-6
-
-
-class KlProbeSpec(_Frozen):
-    """``sequences`` continuations of at most ``max_new_tokens`` tokens per text set, drawn once from the base."""
-
-    sequences: Annotated[int, Field(ge=1)]
-    max_new_tokens: Annotated[int, Field(ge=1)]
-    seed: int = 0
-
-
-class LmEvalProbeSpec(_Frozen):
-    """Prior tasks, by lm-eval name; ``items`` seeded documents each, the target's own task included."""
-
-    tasks: tuple[str, ...]
-    items: Annotated[int, Field(ge=1)]
-    seed: int = 0
-    batch_size: Annotated[int, Field(ge=1)] = 16
-
-
-class FloorProbeSpec(_Frozen):
-    """The base scored again under conditions that ought not to matter.
-
-    ``items`` per task, a seeded subset of those of ``lm_eval``; null for all of them.
-    """
-
-    items: Annotated[int, Field(ge=1)] | None = None
-
-
-class ProbesSpec(_Frozen):
-    weights: WeightsProbeSpec | None = WeightsProbeSpec()
-    kl: KlProbeSpec | None = None
-    lm_eval: LmEvalProbeSpec | None = None
-    floor: FloorProbeSpec | None = None
-
-    @model_validator(mode="after")
-    def _floor_of_something(self) -> Self:
-        if self.floor is not None and self.lm_eval is None:
-            raise ValueError(
-                "probes.floor measures the noise of probes.lm_eval, which is absent: add it or leave the floor out"
-            )
-        return self
-
 
 Control = Literal["none", "shuffled-reward", "random-direction", "base"]
 
 
-class RunSpec(_Frozen):
+class RunSpec(Frozen):
     """One run: one arm, one seed.
 
     ``control`` replaces training by a null control, whose updates say nothing about the task:
@@ -161,6 +46,7 @@ class RunSpec(_Frozen):
     target: TargetSpec
     es: EsSpec
     anchor: AnchorSpec = AnchorSpec()
+    precision: PrecisionSpec = PrecisionSpec()
     measure: MeasureSpec = MeasureSpec()
     probes: ProbesSpec = ProbesSpec()
 
@@ -191,18 +77,40 @@ class RunSpec(_Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         find_target(self.target.task)
-        if self.anchor.penalty == "l2" and self.decay >= 1:
+        if self.anchor.penalty in ("l2", "huber") and self.decay >= 1:
             raise ValueError(
                 f"anchor.lambda is {self.anchor.lam:g} with alpha {self.es.step_scale:g}, so alpha*lambda is "
-                f"{self.decay:g}, but L2 anchored weight decay needs alpha*lambda below 1: lower anchor.lambda"
+                f"{self.decay:g}, but {self.anchor.penalty.capitalize()} anchored weight decay needs alpha*lambda below 1: "
+                "lower anchor.lambda"
             )
         if self.anchor.penalty == "none" and self.anchor.lam > 0:
             raise ValueError(
-                f"anchor.lambda is {self.anchor.lam:g} but anchor.penalty is none: set anchor.penalty to l1 or l2"
+                f"anchor.lambda is {self.anchor.lam:g} but anchor.penalty is none: "
+                "set anchor.penalty to l1, l2 or huber"
             )
         late = [step for step in self.measure.at if step > self.es.iterations]
         if late:
             raise ValueError(f"measure.at names step {late[0]}, but the run ends at step {self.es.iterations}")
+        return self
+
+    @model_validator(mode="after")
+    def _possible_precision(self) -> Self:
+        kept = self.precision
+        if kept.master != "float32" and self.model.dtype not in ("float32", kept.master):
+            raise ValueError(
+                f"precision.master is {kept.master} and model.dtype is {self.model.dtype}, but rounding half precision "
+                f"to another half precision mixes two errors: serve {kept.master}, or float32, which holds it exactly"
+            )
+        if kept.in_place_members > (self.es.population if self.rolls_out else 0):
+            what = (
+                f"es.population is {self.es.population}" if self.rolls_out else f"a {self.control} arm has no members"
+            )
+            raise ValueError(f"precision.in_place_members is {kept.in_place_members}, but {what}: lower it")
+        if self.keyframes_every and kept.update == "error-feedback":
+            raise ValueError(
+                "keyframes_every is set with precision.update error-feedback, but a keyframe lacks the residual "
+                "that is carried: leave keyframes out"
+            )
         return self
 
     @property

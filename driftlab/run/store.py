@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from driftlab.errors import RunError
 from driftlab.run.records import Example, Measurement, Update
 
-SCHEMA = 2
+SCHEMA = 3
 # The first release that reads a schema; every schema ever written stays listed.
-READERS = {1: "0.1", 2: "0.2"}
+READERS = {1: "0.1", 2: "0.2", 3: "0.3"}
 _ITEMS = "items.json.gz"
 
 ItemTexts = Mapping[str, Mapping[str, Mapping[str, str]]]

@@ -6,13 +6,13 @@ is ES with one part replaced and leaves ordinary updates: replay, resume and exp
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from driftlab.es.noise import private_generator
 from driftlab.run.records import Update
 from driftlab.run.spec import Control
 from driftlab.trainers.es import EsTrainer, Evaluation
@@ -70,7 +70,7 @@ def shuffled(values: Sequence[float], *, run_seed: int, step: int, signs: bool) 
         signs: also give each value a random sign. A mirrored pair's coefficients, unlike z-scores, do not add up to
             0, and their sum still points along the reward; which member of a pair is the plus one is arbitrary.
     """
-    generator = _generator(f"shuffled-reward|{run_seed}|{step}")
+    generator = private_generator(f"shuffled-reward|{run_seed}|{step}")
     order = generator.permutation(len(values))
     flips = generator.choice((-1.0, 1.0), size=len(values)) if signs else np.ones(len(values))
     return tuple(float(flip) * values[index] for flip, index in zip(flips, order, strict=True))
@@ -78,10 +78,4 @@ def shuffled(values: Sequence[float], *, run_seed: int, step: int, signs: bool) 
 
 def direction_seed(run_seed: int) -> int:
     """The noise seed of a random-direction run, in [2**31, 2**32): never that of a member, which is below."""
-    return int(_generator(f"random-direction|{run_seed}").integers(2**31, 2**32))
-
-
-def _generator(key: str) -> np.random.Generator:
-    """A stream of its own for ``key``; hashed, because numbers side by side could meet the member seeds' stream."""
-    entropy = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=32).digest(), "little")
-    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
+    return int(private_generator(f"random-direction|{run_seed}").integers(2**31, 2**32))

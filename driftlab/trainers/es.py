@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from driftlab.engines.base import Completion
 from driftlab.engines.population import Member, Rollouts
 from driftlab.errors import TrainingError
 from driftlab.es.seeds import member_seeds
 from driftlab.es.shaping import coefficients
-from driftlab.es.update import Step
-from driftlab.models.checkpoints import State
+from driftlab.models.checkpoints import State, step_of
 from driftlab.run.records import Update
 from driftlab.run.spec import RunSpec
 from driftlab.tasks.base import Item, Target
@@ -117,17 +116,28 @@ class EsTrainer:
         note: str | None = None,
     ) -> Update:
         """Move ``state`` by ``scores`` along the noise of ``seeds``, then the anchor; the record of it."""
-        es, began = self.spec.es, time.perf_counter()
-        step = Step(
+        es, anchor, began = self.spec.es, self.spec.anchor, time.perf_counter()
+        asked = Update(
+            step=self.state.step + 1,
             seeds=tuple(seeds),
             coefficients=tuple(scores),
             population=es.population,
+            sigma=es.sigma,
             alpha=es.step_scale,
-            penalty=self.spec.anchor.penalty,
+            penalty=anchor.penalty,
             decay=self.spec.decay,
-            scheme=es.noise,
+            delta=anchor.delta,
+            rewards=evaluation.rewards,
+            step_norm=None,
+            step_cosine=None,
+            weights_hash=None,
+            prompt_tokens=evaluation.prompt_tokens,
+            generated_tokens=evaluation.generated_tokens,
+            seconds={},
+            note=note,
         )
-        geometry = self.state.advance(step, self.spec.threads)
+        # Through the record, as a replay does.
+        geometry = self.state.advance(step_of(asked, self.spec), self.spec.threads)
         fingerprint = self.state.hash()
         ended = time.perf_counter()
         seconds = {
@@ -136,21 +146,10 @@ class EsTrainer:
             "update": ended - began,
             "total": ended - started,
         }
-        return Update(
-            step=self.state.step,
-            seeds=step.seeds,
-            coefficients=step.coefficients,
-            population=step.population,
-            sigma=es.sigma,
-            alpha=step.alpha,
-            penalty=step.penalty,
-            decay=step.decay,
-            rewards=evaluation.rewards,
+        return replace(
+            asked,
             step_norm=geometry.norm,
             step_cosine=geometry.cosine,
             weights_hash=fingerprint,
-            prompt_tokens=evaluation.prompt_tokens,
-            generated_tokens=evaluation.generated_tokens,
             seconds={part: round(value, 6) for part, value in seconds.items()},
-            note=note,
         )

@@ -1,0 +1,184 @@
+"""The parts of a spec, one table of its file each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from driftlab.es.anchor import Penalty
+from driftlab.es.noise import Scheme
+from driftlab.es.precision import Dtype, Precision, Rule
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class ModelSpec(Frozen):
+    """The base model.
+
+    ``source`` is ``nano`` (the embedded model), a Hugging Face folder, a ``.gguf`` file, or a hub id.
+    ``dtype`` is what is served; the master weights are float32 unless ``precision`` says otherwise.
+    ``chat`` renders training prompts and the prompts of generated tasks with the tokenizer's chat template; choice
+    tasks keep lm-eval's stock form.
+    """
+
+    source: str
+    dtype: Dtype = "float32"
+    device: str = "cpu"
+    revision: str | None = None
+    chat: bool = False
+
+
+class TargetSpec(Frozen):
+    """The task trained on: ``train_items`` prompts, fixed for the whole run, answered greedily."""
+
+    task: str
+    train_items: Annotated[int, Field(ge=1)]
+    data_seed: Annotated[int, Field(ge=0)] = 0
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    batch_size: Annotated[int, Field(ge=1)] = 32
+
+
+class EsSpec(Frozen):
+    """Evolution strategy; ``alpha`` defaults to sigma / 2 (LIT-211, LIT-238)."""
+
+    population: int
+    iterations: Annotated[int, Field(ge=1)]
+    sigma: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    mirrored: bool = False
+    noise: Scheme = "keyed"
+    rollouts: Literal["sequential", "stacked"] = "sequential"
+
+    @property
+    def step_scale(self) -> float:
+        return self.sigma / 2 if self.alpha is None else self.alpha
+
+    @model_validator(mode="after")
+    def _population(self) -> Self:
+        if self.population < 2:
+            raise ValueError(
+                f"es.population is {self.population}, but rewards are standardised over the population: use 2 or more"
+            )
+        if self.mirrored and self.population % 2:
+            raise ValueError(
+                f"es.population is {self.population} with es.mirrored, but mirrored members come in pairs: "
+                "use an even number"
+            )
+        return self
+
+
+class PrecisionSpec(Frozen):
+    """Format of the master weights and how steps are rounded into it; see ``driftlab.es.precision.Precision``.
+
+    ``update`` must be given with a half-precision master: there is no usual way.
+    """
+
+    master: Dtype = "float32"
+    update: Rule | None = None
+    in_place_members: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def resolved(self) -> Precision:
+        return Precision(master=self.master, update=self.update or "single", in_place_members=self.in_place_members)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.master != "float32" and self.update is None:
+            raise ValueError(
+                f"precision.master is {self.master}, but precision.update does not say how steps are rounded into it: "
+                f"use one of {', '.join(get_args(Rule))}"
+            )
+        if self.in_place_members and self.update in ("stochastic", "error-feedback"):
+            raise ValueError(
+                f"precision.in_place_members is {self.in_place_members} with precision.update {self.update}, but "
+                "members added and subtracted in place belong to the rules of published code: "
+                "use single, accumulate or members"
+            )
+        return self
+
+
+class AnchorSpec(Frozen):
+    """Anchored Weight Decay towards the base weights, after each step (LIT-238).
+
+    ``delta``, in units of the weights, is where Huber's pull stops growing.
+    """
+
+    penalty: Penalty = "none"
+    lam: Annotated[float, Field(ge=0, allow_inf_nan=False, alias="lambda")] = 0.0
+    delta: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _delta(self) -> Self:
+        if (self.penalty == "huber") != (self.delta is not None):
+            got = f"anchor.penalty is {self.penalty} and anchor.delta is {self.delta}"
+            raise ValueError(f"{got}, but delta belongs to huber and to no other penalty: set both or neither")
+        return self
+
+
+class MeasureSpec(Frozen):
+    """Which steps are measured: every ``every`` iterations and those in ``at``; first and last always."""
+
+    every: Annotated[int, Field(ge=1)] | None = None
+    at: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+    def steps(self, iterations: int) -> tuple[int, ...]:
+        chosen = {0, iterations, *self.at}
+        if self.every is not None:
+            chosen.update(range(0, iterations, self.every))
+        return tuple(sorted(chosen))
+
+
+class WeightsProbeSpec(Frozen):
+    """``tied_twice`` adds the norm of a state_dict, which holds a tied tensor once per name, as some papers print."""
+
+    tau: Annotated[float, Field(ge=0)] = 1e-6
+    tied_twice: bool = False
+
+
+class RoundingProbeSpec(Frozen):
+    """What of the last step and of the anchor's pull arrived in the served and in the master's format."""
+
+
+class KlProbeSpec(Frozen):
+    """``sequences`` continuations of at most ``max_new_tokens`` tokens per text set, drawn once from the base."""
+
+    sequences: Annotated[int, Field(ge=1)]
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    seed: int = 0
+
+
+class LmEvalProbeSpec(Frozen):
+    """Prior tasks, by lm-eval name; ``items`` seeded documents each, the target's own task included."""
+
+    tasks: tuple[str, ...]
+    items: Annotated[int, Field(ge=1)]
+    seed: int = 0
+    batch_size: Annotated[int, Field(ge=1)] = 16
+
+
+class FloorProbeSpec(Frozen):
+    """The base scored again under conditions that ought not to matter.
+
+    ``items`` per task, a seeded subset of those of ``lm_eval``; null for all of them.
+    """
+
+    items: Annotated[int, Field(ge=1)] | None = None
+
+
+class ProbesSpec(Frozen):
+    weights: WeightsProbeSpec | None = WeightsProbeSpec()
+    rounding: RoundingProbeSpec | None = None
+    kl: KlProbeSpec | None = None
+    lm_eval: LmEvalProbeSpec | None = None
+    floor: FloorProbeSpec | None = None
+
+    @model_validator(mode="after")
+    def _floor_of_something(self) -> Self:
+        if self.floor is not None and self.lm_eval is None:
+            raise ValueError(
+                "probes.floor measures the noise of probes.lm_eval, which is absent: add it or leave the floor out"
+            )
+        return self
