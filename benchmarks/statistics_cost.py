@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.operating_characteristics import ACCURACY, paths
+from driftlab.report.contents import all_tables
 from driftlab.report.frames import build_frames
 from driftlab.report.runs import RunData
-from driftlab.report.tables import all_tables
 from driftlab.run.records import Example, Measurement
 from driftlab.run.store import SCHEMA, Manifest
 

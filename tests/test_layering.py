@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "driftlab"
 FLOORS = [
     {"cli"},
     {"console"},
-    {"sweep"},
-    {"loop", "estimate"},
+    {"sweep", "importing"},
+    {"loop", "estimate", "emulation"},
     {"session"},
     {"trainers", "probes"},
     {"engines", "published"},

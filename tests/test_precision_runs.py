@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,10 @@ from driftlab.models.base import load_base
 from driftlab.models.checkpoints import rebuild
 from driftlab.probes.base import Checkpoint
 from driftlab.probes.weights import WeightsProbe
+from driftlab.report.contents import all_tables
+from driftlab.report.frames import build_frames
+from driftlab.report.page import render
+from driftlab.report.runs import read_run
 from tests.helpers import tiny_llama, weights_of
 from tests.test_loop import files, plan, quiet
 
@@ -124,6 +129,19 @@ def test_survival_rows(run, base):
     after = rounded((theta + meant + taken).astype(np.float32), dtype).astype(np.float64) - stepped
     assert last["decay_survival_master"] == pytest.approx(np.linalg.norm(after) / np.linalg.norm(taken), rel=1e-3)
     assert last["decay_unmoved_master"] == pytest.approx((after == 0).mean(), abs=1e-3)
+
+
+def test_the_report_shows_what_was_lost(run):
+    """One row a format, the stored numbers; reports of runs that did not ask hold no such table."""
+    _, store = run
+    frames = build_frames([read_run(store.path)])
+    table = {one.name: one for one in all_tables(frames)}["rounding"]
+    assert [row[:3] for row in table.rows] == [("ES", "4", "served"), ("ES", "4", "master")]
+    unmoved = 100 * values(store, 4)["update_unmoved_master"]
+    assert table.rows[1][5] == f"{unmoved:.4g}"
+    assert "What rounding left" in render(frames, [read_run(store.path)])["report.md"].decode()
+    old = build_frames([read_run(Path(__file__).parent / "data" / "run_v2")])
+    assert "rounding" not in {one.name for one in all_tables(old)}
 
 
 def test_float32_loses_nothing_that_float32_can_hold(tmp_path):

@@ -16,13 +16,14 @@ import pytest
 
 from driftlab.drift.stats import paired_difference
 from driftlab.errors import DriftlabError
+from driftlab.report.contents import all_tables
 from driftlab.report.figures import prior_figure
 from driftlab.report.formats import points, to_latex, to_markdown, without_folders
 from driftlab.report.frames import Frames, build_frames
 from driftlab.report.looks import COLOURS, looks
 from driftlab.report.page import write_report
 from driftlab.report.runs import RunData, read_run
-from driftlab.report.tables import all_tables, final_table
+from driftlab.report.tables import final_table
 from driftlab.report.words import main_sentences
 from driftlab.run.records import Example, Measurement, Update
 from driftlab.run.store import Manifest, RunStore

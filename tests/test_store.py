@@ -205,7 +205,7 @@ def test_status(store):
     assert not list(store.path.glob(".*"))
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 def test_a_run_of_every_schema_version_still_reads(schema):
     """Stored with the first release of its schema and never changed: two iterations on the embedded model."""
     store = RunStore.open(Path(__file__).parent / "data" / f"run_v{schema}")
@@ -213,9 +213,10 @@ def test_a_run_of_every_schema_version_still_reads(schema):
     assert [u.step for u in store.updates()] == [1, 2]
     assert store.example_steps() == [0, 2]
     assert len(store.examples(2)) == 12
+    assert {u.delta for u in store.updates()} == ({0.02} if schema > 2 else {None})
     assert {row.probe for row in store.measurements()} == {"weights", "kl", "lm_eval"} | (
         {"floor"} if schema > 1 else set()
-    )
+    ) | ({"rounding"} if schema > 2 else set())
     assert store.notices == []
 
 

@@ -11,12 +11,13 @@ import pytest
 from scipy import stats as scipy_stats
 
 from driftlab.errors import DriftlabError
+from driftlab.report.contents import all_tables
 from driftlab.report.formats import markdown_text
 from driftlab.report.frames import build_frames
 from driftlab.report.lost import shown_items
 from driftlab.report.page import write_report
 from driftlab.report.runs import RunData
-from driftlab.report.tables import all_tables, format_table
+from driftlab.report.tables import format_table
 from driftlab.report.verdict_tables import (
     control_comparison_table,
     floor_table,

@@ -10,7 +10,7 @@ from types import FrameType
 import typer
 from rich.markup import escape
 
-from driftlab.cli import runs
+from driftlab.cli import foreign, reproduce, runs, studies, sweeps
 from driftlab.cli.common import STOPPED, err
 from driftlab.errors import DriftlabError
 
@@ -20,8 +20,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (runs.demo, runs.run, runs.report, runs.power, runs.ls, runs.show, runs.export):
+for command in (
+    runs.demo,
+    runs.run,
+    runs.report,
+    runs.power,
+    runs.ls,
+    runs.show,
+    runs.export,
+    studies.emulate,
+    sweeps.sweep,
+):
     app.command()(command)
+app.command()(sweeps.search_lambda)
+app.command()(reproduce.reproduce)
+app.command("import")(foreign.import_run)
 
 models_app = typer.Typer(help="Base models.", no_args_is_help=True)
 models_app.command("fetch")(runs.models_fetch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,18 +43,19 @@ def plan_of(spec: str, overrides: list[str] | None, arms: list[str] | None, seed
     return load_plan(spec, overrides or [], arms or [], () if seeds is None else parse_seeds(seeds))
 
 
-def run_plan(plan: list[PlannedRun], folder: Path, resume: bool) -> None:
+def run_all(plan: Sequence[PlannedRun], group: Path, resume: bool) -> None:
+    """Run what is not finished yet in ``group``, one run after the other; a plan that cannot start is refused whole."""
     specs = [planned.spec for planned in plan]
     stay_offline([s.model.source for s in specs], [s.data for s in specs], [s.only_embedded_tasks for s in specs])
     from driftlab import loop
     from driftlab.console import RunProgress
 
-    group = folder / plan[0].spec.name
-    # Refuse before the first run starts, not before the last.
     unfinished = loop.unfinished(plan, group, resume=resume)
+    several = len({planned.spec.seed for planned in plan}) > 1
     for planned in plan:
+        label = escape(planned.spec.arm) + (f", seed {planned.spec.seed}" if several else "")
         if planned not in unfinished:
-            err.print(f"{planned.spec.arm}: already finished in {group / planned.folder}")
+            err.print(f"{label}: already finished in {group / planned.folder}")
             continue
         progress = RunProgress(planned.spec, err, STOPPED.is_set)
         try:
@@ -65,7 +67,12 @@ def run_plan(plan: list[PlannedRun], folder: Path, resume: bool) -> None:
         for notice in store.notices:
             err.print(escape(notice))
         parts = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in progress.seconds.items())
-        err.print(f"{planned.spec.arm}: {store.manifest.status} in {store.path} ({parts})")
+        err.print(f"{label}: {store.manifest.status} in {store.path} ({parts})")
+
+
+def run_plan(plan: list[PlannedRun], folder: Path, resume: bool) -> None:
+    group = folder / plan[0].spec.name
+    run_all(plan, group, resume)
     try:
         # Arms or seeds run before belong to the same experiment.
         write_report([store.path for store in runs_in(group)], group / "report", MARGIN)

@@ -248,7 +248,8 @@ def _walk_block(
             break
         generator.standard_normal(dtype=np.float32, out=noise)
         step = _step(walk, updates[t])
-        exact = exact + np.float32(step.alpha / step.population) * (np.asarray(step.coefficients, dtype=np.float32) @ noise)
+        total = np.asarray(step.coefficients, dtype=np.float32) @ noise
+        exact = exact + np.float32(step.alpha / step.population) * total
         if follows:
             exact = anchored(exact, zero, penalty=step.penalty, decay=step.decay)
         moved = move(theta, base, residual, list(noise), step, generator)

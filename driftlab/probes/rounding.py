@@ -6,7 +6,7 @@ import math
 
 from driftlab.engines.base import Engine
 from driftlab.es.precision import Dtype
-from driftlab.es.survival import Arrived, Survival
+from driftlab.es.survival import Survival
 from driftlab.probes.base import Checkpoint, Measured
 from driftlab.probes.rows import Rows
 from driftlab.probes.weights import layer_group
@@ -47,21 +47,42 @@ class RoundingProbe:
     def _add(self, rows: Rows, form: str, group: str, survival: Survival, checkpoint: Checkpoint) -> None:
         n = survival.n or sum(tensor.numel() for tensor in checkpoint.base.values())
         missing = "step 0 is the base model" if checkpoint.step == 0 else None
-        note = self.dtypes[form]
+        names, note = QUANTITIES[form], self.dtypes[form]
+
+        def add(name: str, value: float | None, unit: str, why_not: str) -> None:
+            said = note if value is not None else missing or why_not
+            rows.add(names[name], value, unit, n, group=group, note=said)
+
         for part, found in (("update", survival.update), ("decay", survival.decay)):
-            nothing = missing or f"no {part} was intended"
-            for quantity, value, unit in _arrived(part, found):
-                rows.add(f"{quantity}_{form}", value, unit, n, group=group, note=note if value is not None else nothing)
-        width = survival.half_spacing / survival.n if survival.n else None
-        rows.add(f"dead_zone_{form}", width, "absolute", n, group=group, note=missing or note)
+            nothing = f"no {part} was intended"
+            add(part, found.ratio, "ratio", nothing)
+            add(f"{part} cosine", found.cosine, "cosine", nothing)
+            add(f"{part} unmoved", found.unmoved, "fraction", nothing)
+        add("dead zone", survival.half_spacing / survival.n if survival.n else None, "absolute", "no step was watched")
         left = math.sqrt(survival.residue / survival.noise) if survival.noise > 0 else None
-        nothing = missing or "the step drew no member"
-        rows.add(f"restore_residue_{form}", left, "ratio", n, group=group, note=note if left is not None else nothing)
+        add("residue", left, "ratio", "the step drew no member")
 
 
-def _arrived(part: str, found: Arrived) -> tuple[tuple[str, float | None, str], ...]:
-    return (
-        (f"{part}_survival", found.ratio, "ratio"),
-        (f"{part}_survival_cosine", found.cosine, "cosine"),
-        (f"{part}_unmoved", found.unmoved, "fraction"),
-    )
+QUANTITIES = {
+    "served": {
+        "update": "update_survival_served",
+        "update cosine": "update_survival_cosine_served",
+        "update unmoved": "update_unmoved_served",
+        "decay": "decay_survival_served",
+        "decay cosine": "decay_survival_cosine_served",
+        "decay unmoved": "decay_unmoved_served",
+        "dead zone": "dead_zone_served",
+        "residue": "restore_residue_served",
+    },
+    "master": {
+        "update": "update_survival_master",
+        "update cosine": "update_survival_cosine_master",
+        "update unmoved": "update_unmoved_master",
+        "decay": "decay_survival_master",
+        "decay cosine": "decay_survival_cosine_master",
+        "decay unmoved": "decay_unmoved_master",
+        "dead zone": "dead_zone_master",
+        "residue": "restore_residue_master",
+    },
+}
+"""Names of the rows by format."""

@@ -250,6 +250,8 @@ def _add_predictions(rows: Rows, checkpoint: Checkpoint, total: _Change) -> None
 def _why_no_law(updates: Sequence[Update]) -> str:
     if theory.repeats_noise(updates):
         return "noise seeds repeat, and under an L1 anchor there is no law for that"
+    if any(u.penalty == "huber" for u in updates):
+        return "no law under a Huber anchor; driftlab emulate gives the expected norm"
     return "no law for this sequence of penalties and step sizes"
 
 

@@ -6,9 +6,7 @@ The same runs give the same bytes: no time, no absolute path, everything in a fi
 from __future__ import annotations
 
 import base64
-import os
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +20,13 @@ from driftlab.drift.curves import MARGIN
 from driftlab.errors import DriftlabError
 from driftlab.report import figures as drawings
 from driftlab.report import plots
+from driftlab.report.contents import all_tables
+from driftlab.report.folders import replace_folder
 from driftlab.report.formats import Table, markdown_text, to_csv, to_latex, to_markdown, without_folders
 from driftlab.report.frames import Frames, build_frames
 from driftlab.report.lost import shown_items
 from driftlab.report.pairing import accuracy_rows
 from driftlab.report.runs import RunData
-from driftlab.report.tables import all_tables
 from driftlab.report.verdict_tables import REASON_COLUMNS, reason_rows
 from driftlab.report.words import (
     SCOPE,
@@ -92,28 +91,8 @@ def check_folder(out: Path) -> None:
 
 
 def write_frames(frames: Frames, runs: Sequence[RunData], out: Path) -> Path:
-    """Write the report of ``frames``, the tables of ``runs``; an earlier report in ``out`` is replaced.
-
-    Everything is written to a folder beside it first, so that a report is never half there.
-    """
-    files = render(frames, runs)
-    # "." has no name to put a folder beside.
-    out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = (out.with_name(f".{out.name}.{kind}-{os.getpid()}") for kind in ("part", "old"))
-    try:
-        for name, data in files.items():
-            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            (fresh / name).write_bytes(data)
-        if out.exists():
-            out.rename(old)
-        fresh.rename(out)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        if old.exists() and not out.exists():
-            old.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
-    return out
+    """Write the report of ``frames``, the tables of ``runs``; an earlier report in ``out`` is replaced."""
+    return replace_folder(out, render(frames, runs))
 
 
 def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:

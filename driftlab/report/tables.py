@@ -12,21 +12,14 @@ import numpy as np
 import pandas as pd
 
 from driftlab.drift.paired import holm
-from driftlab.drift.stats import norm_band, proportion_interval, t_quantile
-from driftlab.drift.theory import fit_constant
+from driftlab.drift.stats import proportion_interval, t_quantile
 from driftlab.report.formats import NOT_MEASURED, Table, interval, points
 from driftlab.report.frames import Frames
 from driftlab.report.pairing import accuracy_rows, each
 from driftlab.report.verdict_tables import (
     average_name,
-    control_comparison_table,
     floor_of,
-    floor_table,
     profiles,
-    rule_comparison_table,
-    seed_means_table,
-    target_curve_table,
-    verdict_table,
 )
 
 
@@ -139,7 +132,7 @@ def _first(part: pd.DataFrame) -> dict[str, Any] | None:
     return {str(key): value for key, value in part.iloc[0].items()} if len(part) else None
 
 
-def _shown(row: Mapping[str, Any] | None, text: Callable[[Mapping[str, Any]], str]) -> str:
+def cell_text(row: Mapping[str, Any] | None, text: Callable[[Mapping[str, Any]], str]) -> str:
     if row is None:
         return NOT_MEASURED
     return text(row) if row["status"] == "ok" else str(row["status"])
@@ -151,7 +144,7 @@ def _accuracy(row: Mapping[str, Any] | None) -> str:
         ends = proportion_interval(round(row["value"] * scored, 6), scored)
         return f"{points(row['value'], sign=False)} [{points(ends.low, sign=False)}, {points(ends.high, sign=False)}]"
 
-    return _shown(row, text)
+    return cell_text(row, text)
 
 
 _FORMAT = {
@@ -181,7 +174,7 @@ def format_table(frames: Frames) -> Table:
             for quantity in _FORMAT:
                 base = _first(own[own["quantity"] == quantity])
                 final = at_last_step(frames, table, run, quantity=quantity, group=task)
-                shown = [_shown(row, lambda row: points(row["value"], sign=False)) for row in (base, final)]
+                shown = [cell_text(row, lambda row: points(row["value"], sign=False)) for row in (base, final)]
                 cells.append(" → ".join(shown))
             change_there = at_last_step(frames, frames.differences, run, task=task)
             rows.append((task, run, *cells, _parsed_at_both(change_there)))
@@ -198,65 +191,6 @@ def format_table(frames: Frames) -> Table:
     )
 
 
-_NORMS = {
-    "update_norm": "measured",
-    "predicted_norm": "random walk, applied coefficients",
-    "predicted_norm_alpha": "α√(dT/N)",
-    "predicted_norm_sigma": "σ√(dT/N)",
-    "random_walk_ratio": "measured / random walk",
-    "relative_update_norm": "relative to base norm",
-}
-
-
-def norm_table(frames: Frames) -> Table:
-    """Measured update norm beside the forms of the random-walk law, at each run's last step."""
-    table = frames.measurements[frames.measurements["probe"] == "weights"]
-    table = table[(table["group"] == "all") & table["quantity"].isin(_NORMS)]
-    rows = []
-    for run, last in frames.runs[["run", "last_step"]].itertuples(index=False, name=None):
-        cells = {name: at_last_step(frames, table, run, quantity=name) for name in _NORMS}
-        values = [_shown(cell, lambda row: f"{row['value']:.4g}") for cell in cells.values()]
-        count = _shown(cells["update_norm"], lambda row: f"{row['n']:,}")
-        band = _band(cells["predicted_norm"])
-        rows.append((run, str(last), count, values[0], values[1], band, *values[2:], _constant(table, run)))
-    names = list(_NORMS.values())
-    return Table(
-        name="norms",
-        title="Update norm ‖θₜ − θ₀‖ (L2) and the random-walk law, at the last measured step t = T",
-        columns=("run", "step", "parameters d", *names[:2], "95 % band", *names[2:], "fitted constant"),
-        rows=tuple(rows),
-        data=table.drop(columns="arm").reset_index(drop=True),
-        source="`value` of rows with probe `weights`, group `all` in `measurements.jsonl`; d is their `n`. The first "
-        "random-walk column follows the applied coefficients and the anchor; the α form is exact for standardised "
-        "scores that are independent of the noise, with no anchor; the σ form takes σ for the step scale. The band is "
-        "the 95 % range of the norm of such a walk. The fitted constant c is the least-squares slope of "
-        "measured² = c · random walk² through the origin over all measured steps; steps of one run share their past, "
-        "so it has no error of its own, and the band is what to judge by. The CSV holds every step.",
-    )
-
-
-def _constant(table: pd.DataFrame, run: str) -> str:
-    usable = table[(table["run"] == run) & (table["status"] == "ok")]
-    wide = usable.pivot(index="step", columns="quantity", values="value").reindex(
-        columns=["update_norm", "predicted_norm"]
-    )
-    wide = wide.dropna()
-    fitted = fit_constant(list(wide["update_norm"] ** 2), list(wide["predicted_norm"] ** 2))
-    if fitted is None:
-        return "not defined"
-    return f"{fitted.constant:.4f}"
-
-
-def _band(row: Mapping[str, Any] | None) -> str:
-    def text(row: Mapping[str, Any]) -> str:
-        if pd.isna(row["stderr"]):
-            return "not defined"
-        low, high = norm_band(row["value"], row["stderr"])
-        return f"{low:.4g} to {high:.4g}"
-
-    return _shown(row, text)
-
-
 def kl_table(frames: Frames) -> Table:
     """KL divergence of each run's last measured step from the base, per text set."""
     table = frames.measurements[frames.measurements["probe"] == "kl"]
@@ -267,8 +201,8 @@ def kl_table(frames: Frames) -> Table:
                 at_last_step(frames, table, run, quantity=quantity, group=group)
                 for quantity in ("kl_base_to_step", "kl_base_to_step_prompt_average")
             ]
-            count = _shown(cells[0], lambda row: str(row["n"]))
-            rows.append((group, run, str(last), count, *(_shown(cell, _nats) for cell in cells)))
+            count = cell_text(cells[0], lambda row: str(row["n"]))
+            rows.append((group, run, str(last), count, *(cell_text(cell, _nats) for cell in cells)))
     return Table(
         name="kl",
         title="KL(base ‖ step) in nats per token [95 % interval], at the last measured step",
@@ -291,10 +225,3 @@ def _nats(row: Mapping[str, Any]) -> str:
 def _digits(value: float) -> str:
     """Three significant digits, trailing zeros kept."""
     return f"{value:#.3g}".rstrip(".")
-
-
-def all_tables(frames: Frames) -> list[Table]:
-    """Every table, in the order of the report."""
-    judged = (verdict_table, seed_means_table, control_comparison_table, target_curve_table, rule_comparison_table)
-    rest = (floor_table, final_table, accuracy_table, format_table, norm_table, kl_table)
-    return [build(frames) for build in (*judged, *rest)]

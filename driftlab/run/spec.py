@@ -80,8 +80,8 @@ class RunSpec(Frozen):
         if self.anchor.penalty in ("l2", "huber") and self.decay >= 1:
             raise ValueError(
                 f"anchor.lambda is {self.anchor.lam:g} with alpha {self.es.step_scale:g}, so alpha*lambda is "
-                f"{self.decay:g}, but {self.anchor.penalty.capitalize()} anchored weight decay needs alpha*lambda below 1: "
-                "lower anchor.lambda"
+                f"{self.decay:g}, but {self.anchor.penalty.capitalize()} anchored weight decay needs alpha*lambda "
+                "below 1: lower anchor.lambda"
             )
         if self.anchor.penalty == "none" and self.anchor.lam > 0:
             raise ValueError(

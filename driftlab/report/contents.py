@@ -1,0 +1,24 @@
+"""Which tables a report holds."""
+
+from __future__ import annotations
+
+from driftlab.report.formats import Table
+from driftlab.report.frames import Frames
+from driftlab.report.tables import accuracy_table, final_table, format_table, kl_table
+from driftlab.report.verdict_tables import (
+    control_comparison_table,
+    floor_table,
+    rule_comparison_table,
+    seed_means_table,
+    target_curve_table,
+    verdict_table,
+)
+from driftlab.report.weight_tables import norm_table, rounding_table
+
+
+def all_tables(frames: Frames) -> list[Table]:
+    """Every table, in the order of the report; what rounding did only where a run measured it."""
+    judged = (verdict_table, seed_means_table, control_comparison_table, target_curve_table, rule_comparison_table)
+    rest = (floor_table, final_table, accuracy_table, format_table, norm_table, kl_table)
+    rounding = rounding_table(frames)
+    return [build(frames) for build in (*judged, *rest)] + ([] if rounding is None else [rounding])
