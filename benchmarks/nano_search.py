@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from driftlab import loop
-from driftlab.run.plan import PlannedRun, load_plan
 from driftlab.run.parts import ProbesSpec
+from driftlab.run.plan import PlannedRun, load_plan
 
 SIGMAS = (0.005, 0.01, 0.02, 0.04)
 DECAYS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005)

@@ -48,9 +48,10 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
         ("members", f"{members} per iteration" + (" (mirrored pairs)" if members and es.mirrored else "")),
         ("iterations", f"{es.iterations}, sigma {es.sigma:g}, alpha {es.step_scale:g}"),
         ("anchor", f"{spec.anchor.penalty}, lambda {spec.anchor.lam:g}, alpha*lambda {spec.decay:g}"),
+        ("master", _master(spec)),
         ("rollouts", f"{rollouts:,}"),
         ("generated tokens", f"at most {rollouts * spec.target.max_new_tokens:,}"),
-        ("host memory", f"{_size(model.host_bytes)} for the float32 master and base, as much again while updating"),
+        ("host memory", f"{_size(model.host_bytes)} for master and base in float32, as much again while updating"),
         ("measured at", f"{len(points)} steps: {', '.join(map(str, points))}"),
         ("updates on disk", f"{_size(stored)}, {_size(keyframes * model.bytes_in('float32'))} of keyframes"),
     ]
@@ -62,6 +63,12 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
     if kl is not None:
         lines.append(("reference texts", f"{kl.sequences} of at most {kl.max_new_tokens} tokens for each task"))
     return lines
+
+
+def _master(spec: RunSpec) -> str:
+    kept = spec.precision.resolved
+    in_place = f", {kept.in_place_members} members added and subtracted in place" if kept.in_place_members else ""
+    return kept.master if kept.master == "float32" else f"{kept.master} (held as float32), {kept.update}{in_place}"
 
 
 def _size(count: int) -> str:

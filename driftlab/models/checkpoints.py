@@ -134,6 +134,11 @@ def export(run_dir: Path, step: int | None, to: Path) -> int:
     """
     refuse_taken(to)
     store = RunStore.open(run_dir)
+    if "imported" in store.manifest.spec:
+        raise RunError(
+            f"{run_dir} is a run of other code, whose checkpoints cannot be rebuilt bit for bit; export one from where "
+            "it was trained"
+        )
     updates = store.updates()
     wanted = len(updates) if step is None else step
     model = store.manifest.spec["model"]

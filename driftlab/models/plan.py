@@ -35,6 +35,18 @@ KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "intermediate_size": 8960,
     },
+    "Qwen/Qwen3-4B-Instruct-2507": {
+        "model_type": "qwen3",
+        "hidden_size": 2560,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 9728,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "dtype": "bfloat16",
+    },
     "HuggingFaceTB/SmolLM2-135M-Instruct": {
         "model_type": "llama",
         "hidden_size": 576,
@@ -47,7 +59,8 @@ KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
         "dtype": "bfloat16",
     },
 }
-"""Published ``config.json`` values, as far as they bear on size, of hub models that presets name: no network needed."""
+"""Published ``config.json`` values, as far as they bear on size, of hub models that presets or published
+tables name: no network needed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

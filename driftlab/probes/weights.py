@@ -31,7 +31,7 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection|score)\.")
 
 
 @dataclass(slots=True)
-class _Change:
+class Change:
     """Sums over the parameters of one group, in float64."""
 
     n: int = 0
@@ -41,7 +41,7 @@ class _Change:
     unchanged: int = 0
     within_tau: int = 0
 
-    def add(self, other: _Change) -> None:
+    def add(self, other: Change) -> None:
         self.n += other.n
         self.squared += other.squared
         self.base_squared += other.base_squared
@@ -73,7 +73,7 @@ def layer_group(name: str) -> str:
     return "head" if _HEAD.search(name) else "other"
 
 
-def group_changes(weights: Weights, base: Weights, tau: float) -> dict[str, _Change]:
+def group_changes(weights: Weights, base: Weights, tau: float) -> dict[str, Change]:
     """Sums of ``weights - base`` by layer group, in order of first appearance.
 
     Raises:
@@ -82,18 +82,18 @@ def group_changes(weights: Weights, base: Weights, tau: float) -> dict[str, _Cha
     if weights.keys() != base.keys():
         odd = sorted(weights.keys() ^ base.keys())
         raise ValueError(f"checkpoint and base differ in {len(odd)} tensor names, the first is {odd[0]}")
-    groups: dict[str, _Change] = {}
+    groups: dict[str, Change] = {}
     for name, start in base.items():
         if weights[name].shape != start.shape:
             raise ValueError(
                 f"{name}: shape {tuple(weights[name].shape)} in the checkpoint, {tuple(start.shape)} in base"
             )
-        groups.setdefault(layer_group(name), _Change()).add(_tensor_change(weights[name], start, tau))
+        groups.setdefault(layer_group(name), Change()).add(_tensor_change(weights[name], start, tau))
     return groups
 
 
-def _tensor_change(weight: torch.Tensor, base: torch.Tensor, tau: float) -> _Change:
-    total = _Change()
+def _tensor_change(weight: torch.Tensor, base: torch.Tensor, tau: float) -> Change:
+    total = Change()
     flat, flat_base = weight.detach().reshape(-1), base.detach().reshape(-1)
     for piece, piece_base in zip(flat.split(_SLICE), flat_base.split(_SLICE), strict=True):
         if piece.numel() == 0:
@@ -101,7 +101,7 @@ def _tensor_change(weight: torch.Tensor, base: torch.Tensor, tau: float) -> _Cha
         start = piece_base.to(torch.float64)
         change = piece.to(device=start.device, dtype=torch.float64).sub_(start).abs_()
         total.add(
-            _Change(
+            Change(
                 n=change.numel(),
                 squared=float(change.square().sum()),
                 base_squared=float(start.square().sum()),
@@ -147,7 +147,7 @@ class WeightsProbe:
             ValueError: when weights and base differ in tensor names or shapes, or hold no parameter.
         """
         groups = group_changes(checkpoint.weights, checkpoint.base, self.tau)
-        total = _Change()
+        total = Change()
         for change in groups.values():
             total.add(change)
         if total.n == 0:
@@ -159,11 +159,11 @@ class WeightsProbe:
             _add_state_dict(rows, checkpoint, total, engine)
         _add_sparsity(rows, total, self.tau)
         _add_last_step(rows, checkpoint, total.n)
-        _add_predictions(rows, checkpoint, total)
+        add_predictions(rows, checkpoint, total)
         return Measured(measurements=tuple(rows.rows))
 
 
-def _add_norms(rows: Rows, group: str, change: _Change) -> None:
+def _add_norms(rows: Rows, group: str, change: Change) -> None:
     rows.add("update_norm", math.sqrt(change.squared), "l2", change.n, group=group)
     if change.base_squared == 0.0:
         rows.add("relative_update_norm", None, "fraction", change.n, group=group, note="the base norm is 0")
@@ -173,7 +173,7 @@ def _add_norms(rows: Rows, group: str, change: _Change) -> None:
     rows.add("relative_update_norm", relative, "fraction", change.n, group=group)
 
 
-def _add_state_dict(rows: Rows, checkpoint: Checkpoint, total: _Change, engine: Engine) -> None:
+def _add_state_dict(rows: Rows, checkpoint: Checkpoint, total: Change, engine: Engine) -> None:
     """The norm over every name of the live model's parameters: a tied tensor counts once for each of its names."""
     names: dict[int, list[str]] = {}
     for name, parameter in engine.model.named_parameters(remove_duplicate=False):
@@ -189,7 +189,7 @@ def _add_state_dict(rows: Rows, checkpoint: Checkpoint, total: _Change, engine: 
     rows.add("update_norm_state_dict", math.sqrt(squared), "l2", n, note=note)
 
 
-def _add_sparsity(rows: Rows, total: _Change, tau: float) -> None:
+def _add_sparsity(rows: Rows, total: Change, tau: float) -> None:
     rows.add("max_abs_change", total.largest, "absolute", total.n)
     rows.add("zero_fraction", total.unchanged / total.n, "fraction", total.n, note="exactly unchanged")
     rows.add("sparsity", total.within_tau / total.n, "fraction", total.n, note=f"absolute change at most {tau:g}")
@@ -216,7 +216,7 @@ def _why_no_updates(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _add_predictions(rows: Rows, checkpoint: Checkpoint, total: _Change) -> None:
+def add_predictions(rows: Rows, checkpoint: Checkpoint, total: Change) -> None:
     """The random-walk norms and measured over predicted. Before the first update each prediction is a true 0."""
     n, updates = total.n, checkpoint.updates
     missing = _why_no_updates(checkpoint)

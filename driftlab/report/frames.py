@@ -30,7 +30,8 @@ from driftlab.report.runs import (
     target_task,
     update_table,
 )
-from driftlab.report.scores import Scores, named_profile, task_scores
+from driftlab.report.scores import Scores, TaskScores, named_profile, task_scores
+from driftlab.report.unpaired import TaskAccuracies, task_accuracies, with_controls, with_seeds
 from driftlab.report.verdicts import target_table, verdict_tables
 from driftlab.run.records import Example, Measurement
 
@@ -116,19 +117,23 @@ def build_frames(runs: Sequence[RunData], *, margin: float = MARGIN) -> Frames:
     measurements = record_table(pairs, "measurements", Measurement)
     priors = prior_tasks(runs, measurements, target)
     examples = record_table(pairs, "examples", Example)
-    scores = task_scores(examples)
+    scores, accuracies = task_scores(examples), task_accuracies(pairs)
+    evidence: dict[tuple[str, str], TaskScores | TaskAccuracies] = {**accuracies, **scores}
     inert = inert_tasks(scores)
     averaged = tuple(task for task in priors if task not in inert)
-    found = {task: one.profile for (_, task), one in scores.items()}
+    found = {task: one.profile for (_, task), one in evidence.items()}
     profiles = {task: found.get(task, named_profile(task)) for task in priors}
     updates = update_table(pairs)
     table = pd.DataFrame([run_row(label, run) for label, run in pairs])
-    differences = difference_table(table, measurements, scores, target, priors)
+    differences = difference_table(table, measurements, scores, accuracies, target, priors)
     averages = average_table(differences, averaged, profiles)
-    verdicts, bands = verdict_tables(table, scores, priors, averaged, profiles, margin=margin)
-    rewards = {label: [update.rewards for update in run.updates] for label, run in pairs}
+    verdicts, bands = verdict_tables(table, evidence, priors, averaged, profiles, margin=margin)
+    rewards = {
+        label: [update.rewards for update in run.updates] for label, run in pairs if "imported" not in run.manifest.spec
+    }
     peaks = _peaks(labels, target, measurements, updates)
-    targets = target_table(table, scores, rewards, target, margin=margin)
+    targets = target_table(table, evidence, rewards, target, margin=margin)
+    tasks = (target, averaged, profiles)
     return Frames(
         target=target,
         priors=priors,
@@ -145,13 +150,13 @@ def build_frames(runs: Sequence[RunData], *, margin: float = MARGIN) -> Frames:
         verdicts=verdicts,
         bands=bands,
         targets=targets,
-        seeds=seed_table(table, scores, target, averaged, profiles),
-        controls=control_table(table, scores, target, averaged, profiles),
+        seeds=with_seeds(seed_table(table, scores, *tasks), table, accuracies, *tasks),
+        controls=with_controls(control_table(table, scores, *tasks), table, accuracies, *tasks),
         rules=rule_table(table, peaks, bands, differences, averages),
         floors=_floors(measurements, (target, *priors)),
         lost=lost_table(examples, item_texts(runs), priors),
         peaks=peaks,
-        problems=problem_table(table, measurements, updates, examples, (target, *priors), inert),
+        problems=problem_table(table, measurements, updates, examples, (target, *priors), inert, accuracies),
     )
 
 

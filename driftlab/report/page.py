@@ -29,6 +29,7 @@ from driftlab.report.pairing import accuracy_rows
 from driftlab.report.runs import RunData
 from driftlab.report.verdict_tables import REASON_COLUMNS, reason_rows
 from driftlab.report.words import (
+    ITEM_SCOPE,
     SCOPE,
     SEED_SCOPE,
     captions,
@@ -104,12 +105,13 @@ def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
         "target": frames.target,
         "runs": list(frames.runs["run"]),
         "sentences": main_sentences(frames),
-        "scope": SCOPE + SEED_SCOPE * frames.repeated,
+        "scope": SCOPE + SEED_SCOPE * frames.repeated + ITEM_SCOPE * frames.examples.empty,
         "explained": explained(frames),
         "diagnosis": diagnosis(frames),
         "reasons": reason_rows(frames),
         "reason_columns": REASON_COLUMNS,
         "lost": shown_items(frames.lost),
+        "has_items": not frames.examples.empty,
         "repeated": frames.repeated,
         "tables": tables,
         "figures": figures,

@@ -14,6 +14,7 @@ from driftlab.drift.paired import bootstrap_intervals, mcnemar_midp, retention
 from driftlab.drift.power import minimal_detectable_difference
 from driftlab.drift.stats import PairedDifference, average_difference, clustered_mean, paired_difference
 from driftlab.report.scores import Scores, TaskScores
+from driftlab.report.unpaired import Accuracies
 
 NAN = float("nan")
 SEED = 0
@@ -39,7 +40,12 @@ def accuracy_rows(measurements: pd.DataFrame) -> pd.DataFrame:
 
 
 def difference_table(
-    runs: pd.DataFrame, measurements: pd.DataFrame, scores: Scores, target: str, priors: Sequence[str]
+    runs: pd.DataFrame,
+    measurements: pd.DataFrame,
+    scores: Scores,
+    accuracies: Accuracies,
+    target: str,
+    priors: Sequence[str],
 ) -> pd.DataFrame:
     """Per (run, task, step > 0): mean change of ``correct`` since step 0 over the items stored at both steps.
 
@@ -47,23 +53,27 @@ def difference_table(
     mid-p, or the t test's where items share clusters; ``detectable`` the true change that this n and flip rate would
     show with 80 % power; ``retention`` is corrected for chance; margins are in nats; ``parsed_difference`` is the
     change among the ``parsed_n`` generated answers that could be read at both steps. Where an accuracy row is absent or
-    not ``ok``, or no item can be paired, the numbers are NaN and ``status`` and ``note`` say why.
+    not ``ok``, or no item can be paired, the numbers are NaN and ``status`` and ``note`` say why. A task in
+    ``accuracies`` has no items: its changes are unpaired, its ``note`` says so, and what takes items is NaN.
     """
-    accuracies = {(row.run, row.group, row.step): row for row in each(accuracy_rows(measurements))}
+    stored = {(row.run, row.group, row.step): row for row in each(accuracy_rows(measurements))}
     chances = measurements[(measurements["quantity"] == "chance") & (measurements["step"] == 0)]
     chance = {(row.run, row.group): row.value for row in each(chances)}
     rows = []
     for run, arm in zip(runs["run"], runs["arm"], strict=True):
         steps = sorted(set(measurements.loc[measurements["run"] == run, "step"]) - {0})
         for task in (target, *priors):
-            found = scores.get((run, task))
+            found, unpaired = scores.get((run, task)), accuracies.get((run, task))
             boots = {} if found is None else _bootstraps(found)
             for step in steps:
-                status, note = _unusable(accuracies, run, task, step)
+                status, note = _unusable(stored, run, task, step)
                 row: dict[str, Any] = {"run": run, "arm": arm, "task": task, "step": step}
                 row |= {"role": "target" if task == target else "prior", "status": status, "note": note}
-                row["profile"] = None if found is None else found.profile
-                if status == "ok":
+                told = found or unpaired
+                row["profile"] = None if told is None else told.profile
+                if status == "ok" and unpaired is not None:
+                    row |= unpaired.difference(step)
+                elif status == "ok":
                     row |= _pair(found, step, chance.get((run, task)))
                     row |= boots.get(step, {}) if row["status"] == "ok" else {}
                 rows.append(row)
@@ -95,7 +105,9 @@ def average_table(differences: pd.DataFrame, priors: Sequence[str], profiles: Ma
             row |= {"n_tasks": len(part) - len(missing), "status": "not measured", "note": listed}
         else:
             row |= asdict(average_difference([_result(row._asdict()) for row in each(part)]))
-            row |= {"gained": part["gained"].sum(), "lost": part["lost"].sum(), "status": "ok", "note": None}
+            # Unknown in one task is unknown in the average.
+            flips = {name: part[name].sum(skipna=False) for name in ("gained", "lost")}
+            row |= flips | {"status": "ok", "note": None}
         rows.append(row)
     return pd.DataFrame(rows, columns=AVERAGE_COLUMNS).astype(dict.fromkeys(_ESTIMATE, "float64"))
 
@@ -202,5 +214,5 @@ def _bootstraps(found: TaskScores) -> dict[int, dict[str, float]]:
 
 def _result(record: Mapping[str, Any]) -> PairedDifference:
     values: dict[str, Any] = {name: None if pd.isna(record[name]) else float(record[name]) for name in _PAIRED}
-    values |= {name: int(record[name]) for name in ("n", "n_clusters", "gained", "lost")}
+    values |= {name: int(record[name]) for name in ("n", "n_clusters")}
     return PairedDifference(**values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pandas as pd
 
@@ -22,10 +22,11 @@ def problem_table(
     examples: pd.DataFrame,
     tasks: Sequence[str],
     inert: Sequence[str],
+    unpaired: Collection[tuple[str, str]],
 ) -> pd.DataFrame:
     """One row per problem: run, step (or steps; empty for the whole run), what, status, note.
 
-    ``inert``: tasks none of whose items changed at any step of any run.
+    ``inert``: tasks none of whose items changed at any step of any run. ``unpaired``: run and task without items.
     """
     headline = measurements[pd.MultiIndex.from_frame(measurements[["probe", "quantity"]]).isin(HEADLINES)]
     measured = headline[["probe", "quantity", "group"]].itertuples(index=False, name=None)
@@ -36,6 +37,8 @@ def problem_table(
         if run.status != "finished":
             rows.append((run.run, "", "run", run.status, run.error or "the run did not finish"))
         rows += [(run.run, "", "run", "repaired", notice) for notice in run.notices]
+        rows += [(run.run, "", "import", "noted", note) for note in run.import_notes]
+        rows += _itemless(run.run, [task for label, task in unpaired if label == run.run])
         notes = updates[(updates["run"] == run.run) & updates["note"].notna()]
         rows += [(run.run, str(row.step), "update", "noted", row.note) for row in each(notes)]
         rows += _not_ok(own)
@@ -56,6 +59,15 @@ def _not_ok(rows: pd.DataFrame) -> Iterator[Problem]:
             yield row.run, str(row.step), what, row.status, row.note or "no reason stored"
         elif row.n_failed:
             yield row.run, str(row.step), what, "failed", f"{row.n_failed} of {row.n} items failed"
+
+
+def _itemless(run: str, tasks: Sequence[str]) -> Iterator[Problem]:
+    if tasks:
+        note = (
+            "no items are stored: changes, intervals and verdicts come from the accuracies with unpaired binomial "
+            "errors, wherever this report speaks of pairs, of `correct` or of `examples/`"
+        )
+        yield run, "", f"lm_eval accuracy, {', '.join(tasks)}", "unpaired", note
 
 
 def _absent(rows: pd.DataFrame, run: str, expected: Sequence[tuple[str, str, str]]) -> Iterator[Problem]:

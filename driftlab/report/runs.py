@@ -110,7 +110,8 @@ def check_together(runs: Sequence[RunData]) -> None:
             )
     for what, read in (
         ("target task", lambda manifest: target_task(manifest)),
-        ("base model", lambda manifest: manifest.model["weights_hash"]),
+        # A run of other code that was not replayed knows the name of its base only.
+        ("base model", lambda manifest: manifest.model["weights_hash"] or manifest.spec["model"]["source"]),
         ("served dtype", lambda manifest: manifest.spec["model"]["dtype"]),
     ):
         seen = {read(run.manifest): run.manifest.run_id for run in reversed(runs)}
@@ -133,6 +134,8 @@ def _check_items(runs: Sequence[RunData]) -> None:
                 f"{len(only)} items are in one of them only, for example {only[0]}"
                 if only
                 else "the items are the same, their prompts or answer limits are not"
+                if here
+                else "the items or how they were asked differ"
             )
             raise DriftlabError(
                 f"runs in one report must share the items and prompts of {task}, but in {first.manifest.run_id} and "
@@ -142,6 +145,8 @@ def _check_items(runs: Sequence[RunData]) -> None:
 
 def target_task(manifest: Manifest) -> str:
     """lm-eval name of the task trained on; a target of somebody else's is taken to be named as its lm-eval task."""
+    if "measured_as" in manifest.spec["target"]:
+        return str(manifest.spec["target"]["measured_as"])
     name = str(manifest.spec["target"]["task"])
     return TARGETS[name].lm_eval_task if name in TARGETS else name
 
@@ -187,9 +192,9 @@ def update_table(pairs: Sequence[tuple[str, RunData]]) -> pd.DataFrame:
             "alpha": update.alpha,
             "penalty": update.penalty,
             "decay": update.decay,
-            "step_norm": update.step_norm,
+            "step_norm": float("nan") if update.step_norm is None else update.step_norm,
             "step_cosine": float("nan") if update.step_cosine is None else update.step_cosine,
-            "seconds": update.seconds["total"],
+            "seconds": update.seconds.get("total", float("nan")),
             "note": update.note,
         }
         for label, run in pairs
@@ -214,6 +219,7 @@ def run_row(label: str, run: RunData) -> dict[str, Any]:
         "last_step": max(row.step for row in run.measurements),
         "updates": len(run.updates),
         "notices": tuple(run.notices),
+        "import_notes": tuple(manifest.provenance.get("import_notes", ())),
     }
 
 

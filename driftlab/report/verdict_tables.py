@@ -53,7 +53,7 @@ def verdict_table(frames: Frames) -> Table:
                 row.verdict,
                 interval(row.final_change, row.final_low, row.final_high) if known else "–",
                 lowest,
-                f"{row.gained:.0f} / {row.lost:.0f} of {row.n:.0f}" if known else "–",
+                _flips(row) if known else "–",
                 "–" if row.task == AVERAGE else floor_of(frames, row.task),
                 points(row.detectable, sign=False) if known else "–",
                 kept.get((row.run, row.task), "–"),
@@ -77,6 +77,11 @@ def verdict_table(frames: Frames) -> Table:
         "largest fall from an earlier to a later value stands beside what 95 % of unchanged curves with the same flips "
         "stay below.",
     )  # fmt: skip
+
+
+def _flips(row: Any) -> str:
+    """Items gained and lost; a run of other code stores accuracies without items."""
+    return ("not stored" if pd.isna(row.gained) else f"{row.gained:.0f} / {row.lost:.0f}") + f" of {row.n:.0f}"
 
 
 def short_verdict_table(frames: Frames) -> Table:

@@ -22,7 +22,8 @@ from driftlab.drift.curves import (
 )
 from driftlab.drift.peaks import Level, level_of, pooled, reward_level, target_verdict
 from driftlab.report.pairing import SEED, each
-from driftlab.report.scores import Scores, TaskScores
+from driftlab.report.scores import TaskScores
+from driftlab.report.unpaired import TaskAccuracies, marked
 
 AVERAGE = ""
 """In the column ``task``: the unweighted mean over the prior tasks of the row's profile."""
@@ -38,6 +39,10 @@ _TARGET_NUMBERS = [
 TARGET_COLUMNS = ["run", "arm", "curve", "verdict", "reason", *_TARGET_NUMBERS]
 
 
+Evidence = Mapping[tuple[str, str], TaskScores | TaskAccuracies]
+"""By (run, task): items, or accuracies where a run stores none."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Prior tasks of one run and profile that were measured at the same steps, judged together."""
@@ -50,7 +55,7 @@ class _Group:
 
 def verdict_tables(
     runs: pd.DataFrame,
-    scores: Scores,
+    scores: Evidence,
     priors: Sequence[str],
     averaged: Sequence[str],
     profiles: Mapping[str, str],
@@ -118,7 +123,7 @@ def _sorted(table: pd.DataFrame, runs: pd.DataFrame, order: Mapping[str, int]) -
 
 
 def _groups(
-    run: Any, scores: Scores, priors: Sequence[str], averaged: Sequence[str]
+    run: Any, scores: Evidence, priors: Sequence[str], averaged: Sequence[str]
 ) -> tuple[list[_Group], dict[str, str]]:
     groups: dict[tuple[str, tuple[int, ...]], _Group] = {}
     unjudged: dict[str, str] = {}
@@ -137,8 +142,10 @@ def _groups(
     return list(groups.values()), unjudged
 
 
-def why_not(found: TaskScores, last_step: int) -> str | None:
+def why_not(found: TaskScores | TaskAccuracies, last_step: int) -> str | None:
     """Why there is no curve to judge; None when there is one."""
+    if isinstance(found, TaskAccuracies):
+        return found.why_not(last_step)
     if found.steps[0] != 0:
         return "the base was not measured"
     if found.steps[-1] != last_step:
@@ -154,8 +161,10 @@ def why_not(found: TaskScores, last_step: int) -> str | None:
     return None
 
 
-def task_curve(found: TaskScores) -> Curve:
-    """Paired curve over the items stored at all of its steps."""
+def task_curve(found: TaskScores | TaskAccuracies) -> Curve:
+    """Paired curve over the items stored at all of its steps; unpaired without items."""
+    if isinstance(found, TaskAccuracies):
+        return found.curve()
     scores, mask = found.curve()
     return paired_curve(scores, *found.choose(mask))
 
@@ -165,7 +174,8 @@ def _no_verdict(run: Any, task: str, reason: str) -> dict[str, Any]:
 
 
 def _row(found: PriorVerdict, curve: Curve, critical: Critical) -> dict[str, Any]:
-    row: dict[str, Any] = {"verdict": found.word, "reason": found.reason}
+    gained, lost = float(curve.gained[-1]), float(curve.lost[-1])
+    row: dict[str, Any] = {"verdict": found.word, "reason": marked(found.reason, unpaired=bool(np.isnan(gained)))}
     for name in _POINTS:
         point: Point | None = getattr(found, name)
         if point is not None:
@@ -176,8 +186,8 @@ def _row(found: PriorVerdict, curve: Curve, critical: Critical) -> dict[str, Any
         "drawdown": found.drawdown,
         "drawdown_noise": found.drawdown_noise,
         "n": curve.n,
-        "gained": int(curve.gained[-1]),
-        "lost": int(curve.lost[-1]),
+        "gained": gained,
+        "lost": lost,
         "items_needed": found.items_needed,
         "detectable": detectable,
     }
@@ -190,26 +200,34 @@ def _band(curve: Curve, steps: Sequence[int], critical: Critical) -> list[dict[s
 
 
 def target_table(
-    runs: pd.DataFrame, scores: Scores, rewards: Mapping[str, Sequence[Sequence[float]]], target: str, *, margin: float
+    runs: pd.DataFrame,
+    scores: Evidence,
+    rewards: Mapping[str, Sequence[Sequence[float]]],
+    target: str,
+    *,
+    margin: float,
 ) -> pd.DataFrame:
     """Verdict per run on the target's accuracy and on the training reward, with the interval of the peak.
 
     Where an arm has several runs, a row on their mean accuracy follows, with error over items and over seeds.
 
     Args:
-        rewards: by run, mean reward of each member at each iteration; empty for a run without rollouts.
+        rewards: by run, mean reward of each member at each iteration; empty for a run without rollouts, absent for one
+            that does not store them.
     """
     rows = []
+    unpaired = {run.run: isinstance(scores.get((run.run, target)), TaskAccuracies) for run in each(runs)}
     levels: dict[tuple[str, str], list[Level]] = {}
     for run in each(runs):
         curves: dict[str, tuple[Level | None, str]] = {
             "target accuracy": _accuracy_level(scores.get((run.run, target)), run.last_step),
-            "training reward": _reward_level(rewards.get(run.run, [])),
+            "training reward": _reward_level(rewards.get(run.run)),
         }
         for name, (level, reason) in curves.items():
             where = {"run": run.run, "arm": run.arm, "curve": name}
+            marks = unpaired[run.run] and name == "target accuracy"
             rows.append(
-                where | ({"verdict": "cannot say", "reason": reason} if level is None else _peak(level, margin))
+                where | ({"verdict": "cannot say", "reason": reason} if level is None else _peak(level, margin, marks))
             )
             if level is not None and name == "target accuracy":
                 levels.setdefault((run.arm, name), []).append(level)
@@ -217,27 +235,33 @@ def target_table(
     for (arm, name), own in levels.items():
         if len(own) > 1 and len(own) == sizes[arm] and len({level.steps for level in own}) == 1:
             where = {"run": f"{arm}, mean of {len(own)} seeds", "arm": arm, "curve": name}
-            rows.append(where | _peak(pooled(own), margin))
+            rows.append(
+                where | _peak(pooled(own), margin, any(unpaired[run] for run in runs.loc[runs["arm"] == arm, "run"]))
+            )
     return pd.DataFrame(rows, columns=TARGET_COLUMNS).astype(dict.fromkeys(_TARGET_NUMBERS, "float64"))
 
 
-def _peak(level: Level, margin: float) -> dict[str, Any]:
+def _peak(level: Level, margin: float, unpaired: bool) -> dict[str, Any]:
     found = target_verdict(level, margin=margin, seed=SEED)
-    row: dict[str, Any] = {"verdict": found.word, "reason": found.reason, "fallen": found.fallen}
+    row: dict[str, Any] = {"verdict": found.word, "reason": marked(found.reason, unpaired=unpaired)}
+    row |= {"fallen": found.fallen}
     row |= {"highest": float(level.value.max()), "peak": found.peak, "peak_low": found.low, "peak_high": found.high}
     return row | {f"late_{part}": getattr(found.late, part) for part in ("step", "change", "low", "high")}
 
 
-def _accuracy_level(found: TaskScores | None, last_step: int) -> tuple[Level | None, str]:
+def _accuracy_level(found: TaskScores | TaskAccuracies | None, last_step: int) -> tuple[Level | None, str]:
     reason = "no items are stored" if found is None else why_not(found, last_step)
     if found is None or reason is not None:
         return None, reason or ""
     level = level_of(task_curve(found), found.curve_steps[1:])
     # The level itself, not only its change: what a reader knows as accuracy.
-    return replace(level, value=level.value + float(found.curve()[0][0].mean())), ""
+    base = found.values[0] if isinstance(found, TaskAccuracies) else found.curve()[0][0].mean()
+    return replace(level, value=level.value + float(base)), ""
 
 
-def _reward_level(rewards: Sequence[Sequence[float]]) -> tuple[Level | None, str]:
+def _reward_level(rewards: Sequence[Sequence[float]] | None) -> tuple[Level | None, str]:
+    if rewards is None:
+        return None, "the run stores no rewards"
     if not rewards or not all(rewards):
         return None, "this arm has no rollouts, hence no rewards"
     short = too_short(len(rewards))

@@ -22,6 +22,10 @@ SCOPE = (
     "another draw of evaluation items could move a number; another training seed can move it further."
 )
 SEED_SCOPE = " Over several seeds the seed is the unit; those intervals are not corrected for the number of tasks."
+ITEM_SCOPE = (
+    " These runs store accuracies without their items: every interval and verdict here is unpaired (binomial errors, "
+    "each step on its own), which is wider than the paired one that tables and captions speak of."
+)
 
 
 def main_sentences(frames: Frames) -> list[str]:
