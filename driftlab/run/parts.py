@@ -114,7 +114,7 @@ class AnchorSpec(Frozen):
     def _delta(self) -> Self:
         if (self.penalty == "huber") != (self.delta is not None):
             got = f"anchor.penalty is {self.penalty} and anchor.delta is {self.delta}"
-            raise ValueError(f"{got}, but delta belongs to huber and to no other penalty: set both or neither")
+            raise ValueError(f"{got}, but delta belongs to huber alone: set anchor.delta with huber, and only then")
         return self
 
 
