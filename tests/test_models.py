@@ -448,18 +448,7 @@ def test_published_parameter_counts() -> None:
     assert plan_model("Qwen/Qwen2.5-3B-Instruct").n_parameters == 3_085_938_688
     assert plan_model("Qwen/Qwen2.5-1.5B-Instruct").n_parameters == 1_543_714_304
     assert plan_model("HuggingFaceTB/SmolLM2-135M-Instruct").n_parameters == 134_515_008
-    qwen3_4b = {
-        "model_type": "qwen3",
-        "hidden_size": 2560,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 9728,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    }
-    assert parameter_count(qwen3_4b) == 4_022_468_096
+    assert plan_model("Qwen/Qwen3-4B-Instruct-2507").n_parameters == 4_022_468_096
 
 
 FAMILY_CASES = [
@@ -496,7 +485,12 @@ def test_closed_form_equals_the_built_model(
 @pytest.mark.parametrize("name", list(KNOWN_CONFIGS))
 def test_known_configs_equal_meta_models(name: str) -> None:
     values = {key: value for key, value in KNOWN_CONFIGS[name].items() if key not in ("model_type", "dtype")}
-    config_class, model_class = (Qwen2Config, Qwen2ForCausalLM) if "Qwen" in name else (LlamaConfig, LlamaForCausalLM)
+    classes = {
+        "llama": (LlamaConfig, LlamaForCausalLM),
+        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    }
+    config_class, model_class = classes[KNOWN_CONFIGS[name]["model_type"]]
     with torch.device("meta"):
         model = model_class(config_class(**values))
     assert plan_model(name).n_parameters == sum(p.numel() for p in model.parameters())
