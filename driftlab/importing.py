@@ -250,9 +250,11 @@ def _notes(foreign: ForeignRun, source: str) -> list[str]:
         notes.append(f"the run was trained from {args.model_name}, and {source} was taken for it")
     if not foreign.accuracies:
         notes.append("no accuracies were found: nothing was evaluated")
-    if args.seed is None or args.seed == 0:
-        said = "no global seed" if args.seed is None else "global seed 0"
-        notes.append(f"es-awd takes seed {_THEIR_SEED} for {said}: its noise is that of a run with seed {_THEIR_SEED}")
+    if not args.seed:
+        notes.append(
+            f"es-awd takes seed {_THEIR_SEED} for {'no global seed' if args.seed is None else 'global seed 0'}"
+        )
+    notes.append("es-awd seeds noise with global seed + iteration: seeds g and g + 1 share theirs, one iteration apart")
     if foreign.unread:
         notes.append(f"not read, because measured in another way than here: {', '.join(foreign.unread)}")
     return notes

@@ -351,7 +351,12 @@ def test_unknown_size_is_a_gap_with_a_reason(folder: Path, tmp_path: Path) -> No
     nothing = found(store, "accuracy", 1, "countdown")
     assert (nothing.value, nothing.status, nothing.n) == (None, "failed", 0)
     notes = " ".join(store.manifest.provenance["import_notes"])
-    for word in ("size of the model is not known", "seed 42 for global seed 0", "weight_change.jsonl"):
+    for word in (
+        "size of the model is not known",
+        "seed 42 for global seed 0",
+        "g and g + 1 share",
+        "weight_change.jsonl",
+    ):
         assert word in notes
 
 
