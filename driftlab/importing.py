@@ -85,6 +85,8 @@ def import_foreign(
     if layout is None and (steps or kl_texts):
         raise RunError("steps and KL texts are measured on replayed weights: add --replay hf or --replay fused")
     given = set(steps or ())
+    if given - set(range(foreign.args.iterations + 1)):
+        raise RunError(f"{path} has steps 0 to {foreign.args.iterations}, not {', '.join(map(str, sorted(given)))}")
     measured = {0, foreign.args.iterations, *given, *(row.step for rows in foreign.accuracies.values() for row in rows)}
     source = model or foreign.args.model_name
     if layout is None:
@@ -251,9 +253,7 @@ def _notes(foreign: ForeignRun, source: str) -> list[str]:
     if not foreign.accuracies:
         notes.append("no accuracies were found: nothing was evaluated")
     if not args.seed:
-        notes.append(
-            f"es-awd takes seed {_THEIR_SEED} for {'no global seed' if args.seed is None else 'global seed 0'}"
-        )
+        notes.append(f"es-awd takes seed {_THEIR_SEED} for global seed 0 or none")
     notes.append("es-awd seeds noise with global seed + iteration: seeds g and g + 1 share theirs, one iteration apart")
     if foreign.unread:
         notes.append(f"not read, because measured in another way than here: {', '.join(foreign.unread)}")

@@ -397,6 +397,8 @@ def test_only_some_steps_and_only_what_is_possible(folder: Path, tmp_path: Path,
         import_foreign(folder, out, name="a")
     with pytest.raises(RunError, match="add --replay"):
         import_foreign(folder, out, name="b", steps=[2])
+    with pytest.raises(RunError, match="has steps 0 to 3, not -1"):
+        import_foreign(folder, out, name="c", model=str(model_folder), layout="hf", steps=[-1])
     with pytest.raises(RunError, match="has steps 0 to 3, not 4"):
         import_foreign(folder, out, name="b", model=str(model_folder), layout="fused", steps=[4])
     assert not (out / "b").exists()

@@ -128,8 +128,9 @@ def move(
             "master": dtype,
         }
     )
+    weights = (theta, start, stepped, new)
     survival = {
-        name: _survival(tuple(rounded(x, one) for x in (start, stepped, new)), intended, taken, first, watch.sigma, one)
+        name: _survival(tuple(rounded(x, one) for x in weights), intended, taken, first, watch.sigma, one)
         for name, one in formats.items()
     }
     return Moved(new, left, survival)
@@ -184,17 +185,18 @@ def _stored(exact: Array, kept: Precision, generator: np.random.Generator) -> Ar
 def _survival(
     weights: tuple[Array, ...], intended: Array, taken: Array, noise: Array | None, sigma: float, dtype: Dtype
 ) -> Survival:
-    """``weights``: before the step, after it, and after the anchor, all in ``dtype``."""
-    before, stepped, after = weights
+    """``weights``: before any member, before the step, after it, and after the anchor, all in ``dtype``."""
+    untouched, before, stepped, after = weights
     found = Survival(
         n=before.size,
         update=arrived(intended, before, stepped),
         decay=arrived(taken, stepped, after),
-        half_spacing=half_spacings(before, dtype),
+        half_spacing=half_spacings(untouched, dtype),
     )
     if noise is not None:
         disturbance = noise * np.float32(sigma)
-        residue = restore_residue(before, disturbance, dtype).astype(np.float64)
+        # Where an in-place member has been, the same one leaves nothing a second time.
+        residue = restore_residue(untouched, disturbance, dtype).astype(np.float64)
         found.residue = float(np.add.reduce(residue * residue))
         found.noise = float(np.add.reduce(disturbance.astype(np.float64) ** 2))
     return found

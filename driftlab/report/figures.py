@@ -132,7 +132,7 @@ def _accuracy_means(frames: Frames, task: str) -> pd.DataFrame:
     changes = frames.seeds[(frames.seeds["task"] == task) & frames.seeds["arm"].isin(base.index)]
     start = pd.DataFrame({"arm": base.index, "step": 0, "mean": 0.0})
     table = pd.concat([start, changes[["arm", "step", "mean", "low", "high"]]])
-    level = table["arm"].map(base)
+    level = table["arm"].map(base).astype(float)
     return pd.DataFrame(
         {"arm": table["arm"], "step": table["step"]}
         | {name: level + table[column] for name, column in (("value", "mean"), ("low", "low"), ("high", "high"))}

@@ -69,7 +69,10 @@ class RunStore:
             raise RunError(f"{path} already exists; continue it with --resume, or choose another folder with --out")
         partial = path.with_name(f".{path.name}.part")
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        try:
+            partial.mkdir(parents=True)
+        except OSError as error:
+            raise RunError(f"{path} cannot be made ({error.strerror}); choose another folder with --out") from None
         store = cls(partial, manifest, [])
         store._write_manifest()
         _replace(partial / "references.json", json.dumps(references, separators=(",", ":")).encode())
