@@ -193,7 +193,8 @@ def sentences(table: pd.DataFrame, base: BaseModel) -> str:
 {spread(last["cosine_k_v_up"], "+.3f")}); everything else moves alike, q and gate too, because they come first in \
 their fused tensor and the CPU's numbers do not depend on a tensor's size. So the two displacements have a cosine of \
 {last["cosine"].mean():.2f}, the share of parameters with common noise ({1 - share:.2f}). The norm hardly tells the \
-layouts apart ({spread(last["norm_hf"] / last["norm_fused"])} times). The KL of one run does: the unfused replay lies \
+layouts apart ({spread(last["norm_hf"] / last["norm_fused"])} times). The KL of one run does, at the \
+last step: the unfused replay lies \
 at {spread(last["kl_base_hf"] / last["kl_base_fused"])} times the KL of the trained weights from the base, and the two \
 models lie {spread(last["kl_fused_hf"] / last["kl_base_fused"])} times that KL from each other. Of what training \
 gained in reward the unfused replay has {spread(100 * gains["hf"] / gains["fused"], ".0f")} %.

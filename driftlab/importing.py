@@ -269,7 +269,7 @@ def _spec(
     return {
         "name": name,
         "arm": arm or _arm(args),
-        "seed": _THEIR_SEED if args.seed is None else args.seed,
+        "seed": args.seed or _THEIR_SEED,
         "control": "none",
         "model": {"source": source, "dtype": args.precision},
         "target": {"task": args.task, "measured_as": args.task},

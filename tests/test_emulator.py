@@ -70,6 +70,23 @@ class TestAgainstLaws:
         threshold = curve(walk(penalty="l1", lam=0.01))
         assert max(wide.norm[0], threshold.norm[0]) < narrow.norm[0] < alpha_form(5e-4, 10**9, 200, 30)
 
+    def test_l1_without_a_law_is_controlled_by_the_plain_walk(self):
+        """Mirrored, N = 4: some rewards of a pair nearly tie, so steps are too unequal for the density. Beside it the
+        same walk straight from its definition, with other rewards and noise: step sizes average over 500 steps, 2 %."""
+        one = walk(population=4, mirrored=True, steps=500, penalty="l1", lam=0.05)
+        found = curve(one, n=8192, seed=1, d=10**6)
+        assert found.law == (None,)
+        generator, x = np.random.default_rng(0), np.zeros(8192)
+        for rewards in generator.standard_normal((500, 4)):
+            z = (rewards - rewards.mean()) / rewards.std()
+            x += 5e-4 / 4 * math.sqrt(((z[:2] - z[2:]) ** 2).sum()) * generator.standard_normal(x.size)
+            x = np.sign(x) * np.maximum(np.abs(x) - 5e-4 * 0.05, 0.0)
+        assert found.norm[0] == pytest.approx(1e3 * math.sqrt((x**2).mean()), rel=0.08)
+
+    def test_nothing_passes_a_threshold_of_many_steps(self):
+        found = curve(walk(penalty="l1", lam=1e6, steps=5))
+        assert (found.norm, found.law) == ((0.0,), (0.0,))
+
     def test_mirrored_pairs_follow_their_coefficients(self):
         """Unrelated rewards of a pair: sum c^2 is N^2/(N-1) on average, so the norm is that of N-1 members."""
         found = curve(walk(mirrored=True))

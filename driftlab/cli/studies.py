@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table as RichTable
 
 from driftlab.cli.common import SetOption, err, out, plan_of, quoted
+from driftlab.errors import SpecError
 
 if TYPE_CHECKING:
     from driftlab.drift.emulator import Walk
@@ -39,6 +40,9 @@ def emulate(
     walks: dict[Walk, RunSpec] = {}
     for one in [one for one in specs if one.rolls_out] or specs:
         walks.setdefault(walk_of(one), one)
+    sources = {one.model.source for one in walks.values()}
+    if len(sources) > 1:
+        raise SpecError(f"these arms have unlike base models ({', '.join(sorted(sources))}): choose with --arm")
     sample = sample_of(specs[0].model.source, weight_std=weight_std, coordinates=coordinates, seed=seed)
     table = RichTable("arm", "step", "norm", "error", "exact law", "norm / law", box=None, pad_edge=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

@@ -134,12 +134,13 @@ def emulate(
     updates = _updates(walk, seed)
     start = rounded(np.ascontiguousarray(base, dtype=np.float32), walk.precision.master)
     blocks = [start[first : first + BLOCK] for first in range(0, start.size, BLOCK)]
-    sums = np.zeros((len(wanted), 5))
-    for found in _each_block(walk, blocks, updates, wanted, seed, threads, progress):
-        sums += found
     law = {step: coordinate_moments(updates[:step]) for step in wanted}
-    # Under Huber the control is the plain walk, whose law is known.
-    control = {step: law[step] or coordinate_moments(_plain(updates[:step])) for step in wanted}
+    # Where there is no law at some step (Huber, or L1 with very unequal steps) the control is the plain walk.
+    follows = all(moments is not None for moments in law.values())
+    control = law if follows else {step: coordinate_moments(_plain(updates[:step])) for step in wanted}
+    sums = np.zeros((len(wanted), 5))
+    for found in _each_block(walk, blocks, updates, wanted, seed, threads, progress, follows=follows):
+        sums += found
     norms = {
         step: _norm(row, start.size, d, moments.second)
         for (step, moments), row in zip(control.items(), sums, strict=True)
@@ -198,6 +199,8 @@ def _each_block(
     seed: int,
     threads: int,
     progress: Progress | None,
+    *,
+    follows: bool,
 ) -> Iterator[NDArray[np.float64]]:
     """Sums of every block, in order whatever thread finishes first."""
     done = [0] * len(blocks)
@@ -208,7 +211,7 @@ def _each_block(
         def count(steps: int) -> None:
             done[index] = steps
 
-        return _walk_block(walk, blocks[index], updates, wanted, generator, count)
+        return _walk_block(walk, blocks[index], updates, wanted, generator, count, follows=follows)
 
     with ThreadPoolExecutor(max_workers=threads) as pool:
         futures = [pool.submit(one, index) for index in range(len(blocks))]
@@ -232,13 +235,17 @@ def _walk_block(
     wanted: Sequence[int],
     generator: np.random.Generator,
     count: Callable[[int], None],
+    *,
+    follows: bool,
 ) -> NDArray[np.float64]:
-    """Per wanted step: sums over coordinates of x, y, x^2, y^2, xy with x, y the squared walks, rounded and exact."""
+    """Per wanted step: sums over coordinates of x, y, x^2, y^2, xy with x, y the squared walks, rounded and exact.
+
+    The exact one takes the anchor where its law ``follows`` it.
+    """
     sums = np.zeros((len(wanted), 5))
     noise = np.empty((len(updates[0].seeds) if updates else 0, base.size), dtype=np.float32)
     theta, residual, exact = base, None, np.zeros_like(base)
     zero = np.zeros_like(base)
-    follows = walk.penalty != "huber"
     for t in range(walk.steps + 1):
         if t in wanted:
             x = (theta.astype(np.float64) - base) ** 2

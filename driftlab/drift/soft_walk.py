@@ -36,6 +36,8 @@ def soft_walk_moments(walk: Sequence[tuple[float, float]]) -> tuple[float, float
     if not steps:
         return 0.0, 0.0
     scales = [s for s, _ in steps]
+    if all(tau > 40.0 * max(scales) for _, tau in steps):
+        return 0.0, 0.0  # nothing passes such a threshold: beyond 40 deviations there is less than 1e-300
     if max(scales) > _MAX_STEP_RATIO * min(scales):
         return None
     # Just above the threshold the density falls as exp(-x tau / s^2): a strong threshold needs narrower panels.

@@ -111,7 +111,9 @@ def rebuild(
     state = State.at_base(base, spec.precision.resolved, watch)
     usable = [frame for frame in store.keyframe_steps() if frame <= step - 1]
     if usable:
-        state = State(usable[-1], state.base, store.keyframe(usable[-1]), watch=watch)
+        # In the order of the base: sums over tensors must repeat their last bit.
+        frame = store.keyframe(usable[-1])
+        state = State(usable[-1], state.base, {name: frame[name] for name in state.base}, watch=watch)
     for update in updates[state.step : step]:
         state.advance(step_of(update, spec), spec.threads)
     if step > 0 and state.hash() != updates[step - 1].weights_hash:

@@ -106,6 +106,11 @@ class RunSpec(Frozen):
                 f"es.population is {self.es.population}" if self.rolls_out else f"a {self.control} arm has no members"
             )
             raise ValueError(f"precision.in_place_members is {kept.in_place_members}, but {what}: lower it")
+        if self.control == "random-direction" and kept.update == "stochastic":
+            raise ValueError(
+                "control is random-direction with precision.update stochastic, but a straight line repeats its noise "
+                "and would repeat its dice: use another rule"
+            )
         if self.keyframes_every and kept.update == "error-feedback":
             raise ValueError(
                 "keyframes_every is set with precision.update error-feedback, but a keyframe lacks the residual "
