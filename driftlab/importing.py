@@ -199,13 +199,14 @@ def _rebuilt(
     probes: list[Probe] = [WeightsProbe(tied_twice=True), *([kl] if kl is not None else [])]
     for probe in probes:
         probe.prepare(engine)
-    wanted, start = sorted(set(measured)), next(replay(foreign, base.weights, layout=layout, device=device, steps=[0]))
+    wanted, start = sorted(set(measured)), dict[str, torch.Tensor]()
     # A step's norm takes the weights before it, its cosine those before these too.
     needed = {at for step in wanted for at in (step - 2, step - 1, step) if at >= 0}
     facts: dict[int, dict[str, Any]] = {}
     rows: dict[int, list[Measurement]] = {}
     factor, walk = shared_noise_factor(base.weights, layout), StepsInARow()
     for step, weights in replay(foreign, base.weights, layout=layout, device=device, steps=needed):
+        start = start or weights  # step 0 comes first
         norm, cosine = walk.follow(step, weights)
         if step not in wanted:
             continue
@@ -213,16 +214,11 @@ def _rebuilt(
             facts[step] = {"weights_hash": weights_hash(weights), "step_norm": norm, "step_cosine": cosine}
         engine.write(weights)
         updates = _updates(foreign, facts)[:step]
-        checkpoint = Checkpoint(step=step, weights=weights, base=start[1], updates=updates)
+        checkpoint = Checkpoint(step=step, weights=weights, base=start, updates=updates)
         found = [row for probe in probes for row in probe.measure(checkpoint, engine).measurements]
         rows[step] = [_widened(row, factor) for row in found]
-    model = {
-        "source_kind": base.source_kind,
-        "weights_hash": base.weights_hash,
-        "n_parameters": base.n_parameters,
-    }
     notes = replay_notes(base.weights, layout=layout, device=device)
-    return _Rebuilt(model, notes, {} if kl is None else kl.references, facts, rows)
+    return _Rebuilt(base.described(), notes, {} if kl is None else kl.references, facts, rows)
 
 
 def _widened(row: Measurement, factor: float) -> Measurement:

@@ -171,7 +171,7 @@ def _check_packages(store: RunStore, spec: RunSpec) -> None:
 
 
 def _manifest(planned: PlannedRun, session: Session) -> Manifest:
-    spec, base = planned.spec, session.base
+    spec = planned.spec
     return Manifest(
         schema=SCHEMA,
         run_id=f"{spec.name}/{planned.folder}-{spec.digest()[:8]}",
@@ -180,11 +180,7 @@ def _manifest(planned: PlannedRun, session: Session) -> Manifest:
         digest=spec.digest(),
         given=dict(planned.given),
         spec=spec.as_dict(),
-        model={
-            "source_kind": base.source_kind,
-            "weights_hash": base.weights_hash,
-            "n_parameters": base.n_parameters,
-        },
+        model=session.base.described(),
         tasks=dict(session.task_hashes),
         provenance=provenance.collect(device=spec.model.device, dtype=spec.model.dtype, threads=spec.threads),
     )

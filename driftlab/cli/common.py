@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,9 +39,40 @@ RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
 
 
 def plan_of(spec: str, overrides: list[str] | None, arms: list[str] | None, seeds: str | None) -> list[PlannedRun]:
-    from driftlab.run.plan import load_plan, parse_seeds
+    from driftlab.run.plan import load_plan
 
-    return load_plan(spec, overrides or [], arms or [], () if seeds is None else parse_seeds(seeds))
+    return load_plan(spec, overrides or [], arms or [], seeds_of(seeds))
+
+
+def seeds_of(text: str | None) -> tuple[int, ...]:
+    """The seeds of ``--seeds``; none without it."""
+    from driftlab.run.plan import parse_seeds
+
+    return () if text is None else parse_seeds(text)
+
+
+@contextmanager
+def work_bar() -> Iterator[Callable[[str], Callable[[float], None]]]:
+    """Progress with an estimate for work that tells its share done: ``start(label)`` gives what to tell it to.
+
+    What is told after an interrupt raises KeyboardInterrupt.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
+    with Progress(*columns, TimeRemainingColumn(), console=err) as bar:
+
+        def start(label: str) -> Callable[[float], None]:
+            task = bar.add_task(escape(label), total=1.0)
+
+            def tell(share: float) -> None:
+                if STOPPED.is_set():
+                    raise KeyboardInterrupt
+                bar.update(task, completed=share)
+
+            return tell
+
+        yield start
 
 
 def run_all(plan: Sequence[PlannedRun], group: Path, resume: bool) -> None:

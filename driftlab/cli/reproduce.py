@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from driftlab.cli.common import STOPPED, err, out
+from driftlab.cli.common import out, work_bar
 from driftlab.errors import SpecError
 
 
@@ -43,8 +43,6 @@ def reproduce(
 
 
 def _make(name: str, folder: Path, coordinates: int | None, seed: int, weight_std: float | None) -> None:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     from driftlab.console import printable
     from driftlab.published.comparison import WEIGHT_STD, Settings
     from driftlab.published.reproduce import check_folder, recipe, write
@@ -58,16 +56,8 @@ def _make(name: str, folder: Path, coordinates: int | None, seed: int, weight_st
     # Refuse a folder before the minutes of work, not after them.
     check_folder(folder)
     began = time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"))
-    with Progress(*columns, TimeRemainingColumn(), console=err) as bar:
-        task = bar.add_task(name, total=1.0)
-
-        def listen(fraction: float) -> None:
-            if STOPPED.is_set():
-                raise KeyboardInterrupt
-            bar.update(task, completed=fraction)
-
-        page = chosen.make(settings, listen)
+    with work_bar() as start:
+        page = chosen.make(settings, start(name))
     write(page, settings, folder)
     out.print(escape(page.title))
     for sentence in page.summary:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from driftlab.cli.common import SetOption, err, out, plan_of, quoted
+from driftlab.cli.common import SetOption, out, plan_of, quoted, work_bar
 from driftlab.errors import SpecError
 
 if TYPE_CHECKING:
@@ -45,12 +43,9 @@ def emulate(
         raise SpecError(f"these arms have unlike base models ({', '.join(sorted(sources))}): choose with --arm")
     sample = sample_of(specs[0].model.source, weight_std=weight_std, coordinates=coordinates, seed=seed)
     table = RichTable("arm", "step", "norm", "error", "exact law", "norm / law", box=None, pad_edge=False)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=err) as bar:
+    with work_bar() as start:
         for one in walks.values():
-            task = bar.add_task(escape(one.arm), total=1.0)
-            tell = partial(bar.update, task)
-            found = emulate_run(one, sample, seed=seed, threads=threads, progress=lambda share: tell(completed=share))  # noqa: B023
+            found = emulate_run(one, sample, seed=seed, threads=threads, progress=start(one.arm))
             for step, norm, error, law in zip(found.steps, found.norm, found.stderr, found.law, strict=True):
                 exact, ratio = ("none", "–") if law is None else (f"{law:.4f}", f"{norm / law:.4f}" if law else "–")
                 table.add_row(escape(one.arm), str(step), f"{norm:.4f}", f"{error:.2g}", exact, ratio)

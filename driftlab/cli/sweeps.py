@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from driftlab.cli.common import OutOption, ResumeOption, SeedsOption, SetOption, err, out, run_all
+from driftlab.cli.common import OutOption, ResumeOption, SeedsOption, SetOption, err, out, run_all, seeds_of
 
 if TYPE_CHECKING:
     from driftlab.report.formats import Table
@@ -36,7 +36,7 @@ def sweep(
     from driftlab.report.sweeps import build_sweep
     from driftlab.sweep import in_running_order, plan_sweep
 
-    cells = plan_sweep(spec, over, set_ or [], arm, _seeds(seeds))
+    cells = plan_sweep(spec, over, set_ or [], arm, seeds_of(seeds))
     name = cells[0].runs[0].spec.name
     group = out_dir / f"{name}-sweep"
     check_results(group / "sweep", "sweep")
@@ -85,7 +85,7 @@ def search_lambda(
         steps=steps,
         overrides=set_ or [],
         arm=arm,
-        seeds=_seeds(seeds),
+        seeds=seeds_of(seeds),
     )
     name = cells[0].runs[0].spec.name
     group = out_dir / f"{name}-search-lambda"
@@ -111,12 +111,6 @@ def refuse_unstartable(plan: Sequence[PlannedRun], group: Path, resume: bool) ->
     from driftlab import loop
 
     loop.unfinished(plan, group, resume=resume)
-
-
-def _seeds(text: str | None) -> tuple[int, ...]:
-    from driftlab.run.plan import parse_seeds
-
-    return () if text is None else parse_seeds(text)
 
 
 def _show(table: Table, sentences: Sequence[str], page: Path) -> None:

@@ -120,14 +120,7 @@ def move(
     if watch is None:
         return Moved(new, left, {})
     taken = -pull(unrounded, base, penalty=step.penalty, decay=step.decay, delta=step.delta)
-    formats: dict[str, Dtype] = (
-        {"served": watch.served}
-        if dtype == "float32"
-        else {
-            "served": watch.served,
-            "master": dtype,
-        }
-    )
+    formats = {"served": watch.served} | ({} if dtype == "float32" else {"master": dtype})
     weights = (theta, start, stepped, new)
     survival = {
         name: _survival(tuple(rounded(x, one) for x in weights), intended, taken, first, watch.sigma, one)

@@ -69,6 +69,14 @@ class BaseModel:
     weights_hash: str
     n_parameters: int
 
+    def described(self) -> dict[str, Any]:
+        """What a run's manifest says of its base."""
+        return {
+            "source_kind": self.source_kind,
+            "weights_hash": self.weights_hash,
+            "n_parameters": self.n_parameters,
+        }
+
 
 def load_base(source: str, *, dtype: torch.dtype, device: str, revision: str | None = None) -> BaseModel:
     """Load a base model for measuring and training.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from driftlab.drift.emulator import Walk, WalkCurve, emulate, gaussian_weights
+from driftlab.drift.emulator import Progress, Walk, WalkCurve, emulate, gaussian_weights
 from driftlab.errors import SpecError
 from driftlab.report.formats import Table
 
@@ -17,8 +17,6 @@ NOTABLE = 0.03
 
 WEIGHT_STD = 0.023
 """Standard deviation of the emulated weights; the one number that is chosen, see the page of ``lit238-fig6``."""
-
-Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,8 +16,10 @@ from typing import Any
 
 import pandas as pd
 
+from driftlab.drift.emulator import Walk
 from driftlab.errors import DriftlabError, SpecError
-from driftlab.es.precision import Dtype, Rule
+from driftlab.es.anchor import Penalty
+from driftlab.es.precision import Dtype, Precision, Rule
 from driftlab.models.plan import KNOWN_CONFIGS, plan_model
 
 HOW = ("exact", "digitised", "reported")
@@ -51,6 +53,20 @@ class Protocol:
     dtype: Dtype
     update: Rule
     tied_copies: int
+
+    def walk(
+        self, *, in_place_members: int, population: int | None = None, penalty: Penalty = "none", lam: float = 0.0
+    ) -> Walk:
+        """The runs without their rewards, in their own arithmetic; ``population`` None for the common setting."""
+        return Walk(
+            population=self.population if population is None else population,
+            alpha=self.alpha,
+            sigma=self.sigma,
+            penalty=penalty,
+            lam=lam,
+            precision=Precision(master=self.dtype, update=self.update, in_place_members=in_place_members),
+            steps=self.steps,
+        )
 
     @property
     def parameters(self) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from driftlab.drift.emulator import Walk
-from driftlab.es.precision import Precision
 from driftlab.published.comparison import (
     NOTABLE,
     Compared,
@@ -63,7 +61,7 @@ def reproduce(settings: Settings, progress: Progress) -> Reproduction:
     origin = source("lit235_table3_norm")
     points = table("lit235_table3_norm")
     last = int(points["iterations_total"].max())
-    plan = {RUN: _planned(origin, last)}
+    plan = {RUN: _planned(origin)}
     curves = emulate_all(plan | varied(plan, _CHANGES, last), settings, progress)
     error = origin.error["es_norm"]
     rows = [
@@ -93,16 +91,9 @@ def reproduce(settings: Settings, progress: Progress) -> Reproduction:
     )
 
 
-def _planned(origin: Source, last: int) -> Planned:
-    protocol = origin.protocol
-    walk = Walk(
-        population=protocol.population,
-        alpha=protocol.alpha,
-        sigma=protocol.sigma,
-        precision=Precision(master=protocol.dtype, update=protocol.update, in_place_members=IN_PLACE),
-        steps=last,
-    )
-    return Planned(walk=walk, d=protocol.counted, at=tuple(range(20, last + 1, 20)))
+def _planned(origin: Source) -> Planned:
+    walk = origin.protocol.walk(in_place_members=IN_PLACE)
+    return Planned(walk=walk, d=origin.protocol.counted, at=tuple(range(20, walk.steps + 1, 20)))
 
 
 def _summary(rows: list[Compared], unknown: list[float]) -> tuple[str, ...]:

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from driftlab.drift.emulator import Walk
 from driftlab.drift.rounding import LAWS, VANISHING, consistent_norm, kept_share, read_norm
-from driftlab.es.precision import Precision
 from driftlab.published.comparison import (
     Compared,
     Planned,
@@ -64,7 +62,7 @@ def reproduce(settings: Settings, progress: Progress) -> Reproduction:
     origin = source("lit237_trajectory")
     points = table("lit237_trajectory")
     last = int(points["iteration"].max())
-    plan = {RUN: _planned(origin, last)}
+    plan = {RUN: _planned(origin)}
     curves = emulate_all(plan | varied(plan, _CHANGES, last), settings, progress)
     rows = [
         beside(
@@ -116,16 +114,9 @@ _READING_INTRO = (
 )
 
 
-def _planned(origin: Source, last: int) -> Planned:
-    protocol = origin.protocol
-    walk = Walk(
-        population=protocol.population,
-        alpha=protocol.alpha,
-        sigma=protocol.sigma,
-        precision=Precision(master=protocol.dtype, update=protocol.update),
-        steps=last,
-    )
-    return Planned(walk=walk, d=protocol.counted, at=tuple(range(25, last + 1, 25)))
+def _planned(origin: Source) -> Planned:
+    walk = origin.protocol.walk(in_place_members=0)
+    return Planned(walk=walk, d=origin.protocol.counted, at=tuple(range(25, walk.steps + 1, 25)))
 
 
 def _reading_table(origin: Source) -> Table:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
-from driftlab.drift.emulator import Walk
-from driftlab.es.precision import Precision
+from driftlab.es.anchor import Penalty
 from driftlab.published.comparison import Planned
-from driftlab.published.data import Protocol, Source
+from driftlab.published.data import Source
 
 ENGINES = 8
 """Engines that share the population in the code of LIT-238; the first one holds the master weights."""
@@ -24,7 +22,7 @@ class Arm:
 
     label: str
     population: int
-    penalty: Literal["none", "l1", "l2"]
+    penalty: Penalty
     lam: float
 
 
@@ -37,22 +35,14 @@ ARMS = (
 )
 
 
-def published_precision(protocol: Protocol, population: int) -> Precision:
-    """The paper's arithmetic, with the first engine's members perturbed on the master itself."""
-    restored = math.ceil(population / ENGINES)
-    return Precision(master=protocol.dtype, update=protocol.update, in_place_members=restored)
+def restored_members(population: int) -> int:
+    """Members perturbed on the master itself: those of the first engine."""
+    return math.ceil(population / ENGINES)
 
 
 def walk_of(origin: Source, arm: Arm) -> Planned:
     """The arm in the paper's arithmetic, over all parameters that the published norm counts."""
-    protocol = origin.protocol
-    walk = Walk(
-        population=arm.population,
-        alpha=protocol.alpha,
-        sigma=protocol.sigma,
-        penalty=arm.penalty,
-        lam=arm.lam,
-        precision=published_precision(protocol, arm.population),
-        steps=protocol.steps,
+    walk = origin.protocol.walk(
+        in_place_members=restored_members(arm.population), population=arm.population, penalty=arm.penalty, lam=arm.lam
     )
-    return Planned(walk=walk, d=protocol.counted, at=AT)
+    return Planned(walk=walk, d=origin.protocol.counted, at=AT)

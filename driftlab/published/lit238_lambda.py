@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
-from driftlab.drift.emulator import Walk
+from driftlab.es.anchor import Penalty
 from driftlab.es.precision import PRECISE_BITS
 from driftlab.published.comparison import (
     Compared,
@@ -25,7 +26,7 @@ from driftlab.published.comparison import (
 )
 from driftlab.published.data import Source, source, table
 from driftlab.published.drawings import Response, response_figure
-from driftlab.published.lit238 import LAST, published_precision
+from driftlab.published.lit238 import LAST, Arm, restored_members, walk_of
 from driftlab.report.formats import Table
 
 PENALTIES = ("l1", "l2")
@@ -82,18 +83,9 @@ def _label(penalty: str, lam: float) -> str:
     return "no anchor" if penalty == "none" else f"{penalty.upper()} {lam:g}"
 
 
-def _planned(origin: Source, penalty: str, lam: float) -> Planned:
-    protocol = origin.protocol
-    walk = Walk(
-        population=protocol.population,
-        alpha=protocol.alpha,
-        sigma=protocol.sigma,
-        penalty="l1" if penalty == "l1" else "l2" if penalty == "l2" else "none",
-        lam=lam,
-        precision=published_precision(protocol, protocol.population),
-        steps=LAST,
-    )
-    return Planned(walk=walk, d=protocol.counted, at=(LAST,))
+def _planned(origin: Source, penalty: Penalty, lam: float) -> Planned:
+    arm = Arm(label=_label(penalty, lam), population=origin.protocol.population, penalty=penalty, lam=lam)
+    return replace(walk_of(origin, arm), at=(LAST,))
 
 
 def _with_norms(rows: Sequence[Compared]) -> list[Compared]:
@@ -204,7 +196,7 @@ def _choices(origin: Source, settings: Settings) -> tuple[str, ...]:
     protocol = origin.protocol
     return (
         "As in `driftlab reproduce lit238-fig6`, which tells what each choice does: float16 with every operation "
-        f"rounded, {published_precision(protocol, protocol.population).in_place_members} of {protocol.population} "
+        f"rounded, {restored_members(protocol.population)} of {protocol.population} "
         f"members restored by subtraction, tied embedding counted twice ({protocol.counted:,} parameters).",
         f"Weights: independent normal numbers of standard deviation {settings.weight_std:g}, chosen and not known; "
         "every norm with an effective anchor depends on it.",

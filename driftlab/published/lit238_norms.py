@@ -30,7 +30,7 @@ from driftlab.published.comparison import (
 )
 from driftlab.published.data import Source, source, table
 from driftlab.published.drawings import Drawn, norm_figure
-from driftlab.published.lit238 import ARMS, ENGINES, LAST, Arm, published_precision, walk_of
+from driftlab.published.lit238 import ARMS, ENGINES, LAST, Arm, restored_members, walk_of
 from driftlab.published.variations import (
     INTRODUCTION,
     UNRESTORED,
@@ -198,7 +198,7 @@ def _choices(origin: Source, settings: Settings, final: list[Compared]) -> tuple
     second = plain.ours**2 / protocol.counted
     # Tensors of equal shape share their noise: every layer repeats the first, as if there were fewer coordinates.
     spread = norm_sd(CoordinateMoments(second=second, fourth=3.0 * second**2), protocol.counted) * math.sqrt(layers)
-    members = ", ".join(f"{published_precision(protocol, n).in_place_members} of {n}" for n in (30, 128, 256))
+    members = ", ".join(f"{restored_members(n)} of {n}" for n in (30, 128, 256))
     return (
         "Number format: float16 for weights, noise, sum over members, step and decay, each operation rounded "
         "(`accumulate`), as in the authors' code.",

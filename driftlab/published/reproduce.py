@@ -12,9 +12,10 @@ from pathlib import Path
 import jinja2
 
 from driftlab import __version__
-from driftlab.errors import DriftlabError, SpecError
+from driftlab.errors import SpecError
 from driftlab.published import lit235, lit237, lit238_lambda, lit238_norms
 from driftlab.published.comparison import NOTABLE, Progress, Reproduction, Settings
+from driftlab.report.folders import check_replaceable
 from driftlab.report.formats import markdown_text, to_markdown
 
 _PACKAGES = ("numpy", "scipy", "pandas", "matplotlib", "torch")  # whose version can move a number or a pixel
@@ -69,9 +70,7 @@ def recipe(name: str) -> Recipe:
 
 def check_folder(out: Path) -> None:
     """Raises DriftlabError when ``out`` holds something that is not a reproduction."""
-    ours = all((out / name).is_file() for name in _FILES)
-    if out.exists() and not ours and (not out.is_dir() or any(out.iterdir())):
-        raise DriftlabError(f"{out} exists and is not a reproduction; choose another folder with --out")
+    check_replaceable(out, _FILES, "a reproduction")
 
 
 def write(page: Reproduction, settings: Settings, out: Path) -> Path:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from driftlab.errors import DriftlabError
+
+
+def check_replaceable(out: Path, marks: Iterable[str], what: str) -> None:
+    """Raises DriftlabError when ``out`` holds something that is not ``what``, which is known by the files ``marks``."""
+    ours = all((out / name).is_file() for name in marks)
+    if out.exists() and not ours and (not out.is_dir() or any(out.iterdir())):
+        raise DriftlabError(f"{out} exists and is not {what}; choose another folder with --out")
 
 
 def replace_folder(out: Path, files: Mapping[str, bytes]) -> Path:

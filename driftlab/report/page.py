@@ -17,11 +17,10 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from driftlab.drift.curves import MARGIN
-from driftlab.errors import DriftlabError
 from driftlab.report import figures as drawings
 from driftlab.report import plots
 from driftlab.report.contents import all_tables
-from driftlab.report.folders import replace_folder
+from driftlab.report.folders import check_replaceable, replace_folder
 from driftlab.report.formats import Table, markdown_text, to_csv, to_latex, to_markdown, without_folders
 from driftlab.report.frames import Frames, build_frames
 from driftlab.report.lost import shown_items
@@ -87,8 +86,7 @@ def write_report(runs: Sequence[RunData], out: Path, *, margin: float = MARGIN) 
 
 def check_folder(out: Path) -> None:
     """Raises DriftlabError when ``out`` holds something that is not a report."""
-    if out.exists() and not (out / "report.html").is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise DriftlabError(f"{out} exists and is not a report; choose another folder")
+    check_replaceable(out, ["report.html"], "a report")
 
 
 def write_frames(frames: Frames, runs: Sequence[RunData], out: Path) -> Path:

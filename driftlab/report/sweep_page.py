@@ -9,8 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from driftlab.errors import DriftlabError
-from driftlab.report.folders import replace_folder
+from driftlab.report.folders import check_replaceable, replace_folder
 from driftlab.report.formats import NOT_MEASURED, Table, interval, markdown_text, points, to_markdown
 from driftlab.report.plots import save
 from driftlab.report.sweep_figure import sweep_figure
@@ -91,8 +90,7 @@ def terminal_table(table: Table) -> Table:
 
 def check_results(out: Path, name: str) -> None:
     """Raises DriftlabError when ``out`` holds something that is not an earlier result of that name."""
-    if out.exists() and not (out / f"{name}.csv").is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise DriftlabError(f"{out} exists and is not the result of a {name}; choose another folder with --out")
+    check_replaceable(out, [f"{name}.csv"], f"the result of a {name}")
 
 
 def write_sweep(
@@ -123,7 +121,7 @@ def write_sweep(
     }
     if figure is not None:
         files[f"{name}.png"], files[f"{name}.svg"] = save(figure)
-    replace_folder(out.absolute(), files)
+    replace_folder(out, files)
     return table
 
 
