@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	# torch first and alone: asked for by another package it may come as a build for accelerators, gigabytes larger.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,gguf]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,gguf,grpo]'
 	touch $(READY)
 
 clean:

@@ -1,3 +1,3 @@
 """driftlab: what fine-tuning does to the abilities a language model was not trained on."""
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"

@@ -50,7 +50,7 @@ class RunProgress:
     def __enter__(self) -> Self:
         self._bar.start()
         label = f"{self.spec.arm}, seed {self.spec.seed}"
-        self._task = self._bar.add_task("", total=self.spec.es.iterations, run=label, left="")
+        self._task = self._bar.add_task("", total=self.spec.iterations, run=label, left="")
         return self
 
     def __exit__(
@@ -90,9 +90,18 @@ class RunProgress:
         if not all(self._counts.values()):
             return ""
         points = sum(point > step for point in self._points)
-        left = (self.spec.es.iterations - step) * self.seconds["iterations"] / self._counts["iterations"]
+        left = (self.spec.iterations - step) * self.seconds["iterations"] / self._counts["iterations"]
         left += points * self.seconds["measurements"] / self._counts["measurements"]
         return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+
+
+def _steps(store: RunStore) -> str:
+    """Iterations done of those asked for; of a run that somebody else trained, the last step measured."""
+    spec = store.manifest.spec
+    trainer = spec.get("trainer", "es")
+    if trainer == "folders":
+        return str(max(store.example_steps(), default="–"))
+    return f"{len(store.updates())}/{spec[trainer]['iterations']}"
 
 
 def runs_table(stores: Sequence[RunStore]) -> RichTable:
@@ -107,7 +116,7 @@ def runs_table(stores: Sequence[RunStore]) -> RichTable:
             spec["arm"],
             spec["target"]["task"],
             spec["model"]["source"],
-            f"{len(store.updates())}/{spec['es']['iterations']}",
+            _steps(store),
             str(len(store.example_steps())),
         )
     return table

@@ -34,7 +34,7 @@ def walk_of(spec: RunSpec) -> Walk:
     """
     if not spec.rolls_out:
         raise SpecError(f"arm {spec.arm!r} is a {spec.control} control, which does not walk: choose others with --arm")
-    es, anchor = spec.es, spec.anchor
+    es, anchor = spec.evolution, spec.anchor
     return Walk(
         population=es.population,
         alpha=es.step_scale,

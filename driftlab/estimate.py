@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from driftlab.models.plan import plan_model
+from driftlab.models.folders import steps_in
+from driftlab.models.plan import ModelPlan, plan_model
 from driftlab.run.spec import Control, RunSpec
 
 # Measured on a stored run: seeds, coefficients and rewards of one member in updates.jsonl, as JSON text.
@@ -25,14 +26,8 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
     Raises:
         DriftlabError: the model's configuration cannot be had.
     """
-    model, es = plan_model(spec.model.source), spec.es
-    members = es.population if spec.rolls_out else 0
-    rollouts = members * es.iterations * spec.target.train_items
-    points = spec.measured_steps()
-    keyframes = 0 if spec.keyframes_every is None else es.iterations // spec.keyframes_every
-    stored = es.iterations * (_BYTES_PER_UPDATE + _BYTES_PER_MEMBER * members)
+    model, lm_eval, kl = plan_model(spec.model.source), spec.probes.lm_eval, spec.probes.kl
     download = model.download_bytes
-    lm_eval, kl = spec.probes.lm_eval, spec.probes.kl
     lines = [
         (
             "base model",
@@ -44,16 +39,7 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
             "target",
             f"{spec.target.task}, {spec.target.train_items} prompts, at most {spec.target.max_new_tokens} tokens",
         ),
-        ("control", _CONTROLS[spec.control]),
-        ("members", f"{members} per iteration" + (" (mirrored pairs)" if members and es.mirrored else "")),
-        ("iterations", f"{es.iterations}, sigma {es.sigma:g}, alpha {es.step_scale:g}"),
-        ("anchor", f"{spec.anchor.penalty}, lambda {spec.anchor.lam:g}, alpha*lambda {spec.decay:g}"),
-        ("master", _master(spec)),
-        ("rollouts", f"{rollouts:,}"),
-        ("generated tokens", f"at most {rollouts * spec.target.max_new_tokens:,}"),
-        ("host memory", f"{_size(model.host_bytes)} for master and base in float32, as much again while updating"),
-        ("measured at", f"{len(points)} steps: {', '.join(map(str, points))}"),
-        ("updates on disk", f"{_size(stored)}, {_size(keyframes * model.bytes_in('float32'))} of keyframes"),
+        *(_of_es(spec, model) if spec.trainer == "es" else _of_grpo(spec, model) if spec.grpo else _of_folders(spec)),
     ]
     if lm_eval is not None:
         lines.append(("prior tasks", f"{', '.join(lm_eval.tasks)}; at most {lm_eval.items} items each"))
@@ -63,6 +49,67 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
     if kl is not None:
         lines.append(("reference texts", f"{kl.sequences} of at most {kl.max_new_tokens} tokens for each task"))
     return lines
+
+
+def _of_es(spec: RunSpec, model: ModelPlan) -> list[tuple[str, str]]:
+    es = spec.evolution
+    members = es.population if spec.rolls_out else 0
+    rollouts = members * es.iterations * spec.target.train_items
+    keyframes = 0 if spec.keyframes_every is None else es.iterations // spec.keyframes_every
+    stored = es.iterations * (_BYTES_PER_UPDATE + _BYTES_PER_MEMBER * members)
+    return [
+        ("control", _CONTROLS[spec.control]),
+        ("members", f"{members} per iteration" + (" (mirrored pairs)" if members and es.mirrored else "")),
+        ("iterations", f"{es.iterations}, sigma {es.sigma:g}, alpha {es.step_scale:g}"),
+        ("anchor", f"{spec.anchor.penalty}, lambda {spec.anchor.lam:g}, alpha*lambda {spec.decay:g}"),
+        ("master", _master(spec)),
+        *_rollouts(spec, rollouts),
+        ("host memory", f"{_size(model.host_bytes)} for master and base in float32, as much again while updating"),
+        _measured(spec),
+        ("updates on disk", f"{_size(stored)}, {_size(keyframes * model.bytes_in('float32'))} of keyframes"),
+    ]
+
+
+def _of_grpo(spec: RunSpec, model: ModelPlan) -> list[tuple[str, str]]:
+    grpo, weights = spec.grpo, model.bytes_in("float32")
+    assert grpo is not None
+    lora = grpo.lora
+    trained = "all weights" if lora is None else f"adapters of rank {lora.rank} on {', '.join(lora.modules)}"
+    copies = 4 if lora is None else 1
+    reference = 1 if grpo.beta > 0 and lora is None else 0
+    kept = len(spec.measured_steps()) - 1
+    return [
+        ("trainer", f"GRPO, {trained}, beta {grpo.beta:g}, learning rate {grpo.learning_rate:g}"),
+        ("iterations", f"{grpo.iterations}, each {grpo.prompts} prompts x {grpo.generations} answers"),
+        *_rollouts(spec, grpo.iterations * grpo.rollouts),
+        (
+            "memory",
+            f"{_size((copies + reference + 2) * weights)} for weights, gradients, optimiser and base in float32",
+        ),
+        _measured(spec),
+        (
+            "weights on disk",
+            f"{_size(kept * weights)} of measured steps, {_size((copies - 1) * weights)} to go on from",
+        ),
+    ]
+
+
+def _of_folders(spec: RunSpec) -> list[tuple[str, str]]:
+    assert spec.folders is not None
+    steps = steps_in(spec.folders.path)
+    return [("trainer", f"none, {len(steps)} checkpoints in {spec.folders.path}: {', '.join(map(str, steps))}")]
+
+
+def _rollouts(spec: RunSpec, rollouts: int) -> list[tuple[str, str]]:
+    return [
+        ("rollouts", f"{rollouts:,}"),
+        ("generated tokens", f"at most {rollouts * spec.target.max_new_tokens:,}"),
+    ]
+
+
+def _measured(spec: RunSpec) -> tuple[str, str]:
+    points = spec.measured_steps()
+    return "measured at", f"{len(points)} steps: {', '.join(map(str, points))}"
 
 
 def _master(spec: RunSpec) -> str:

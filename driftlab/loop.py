@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from driftlab.errors import RunError
 from driftlab.es.step import Watch
-from driftlab.models.checkpoints import State, rebuild
+from driftlab.models.checkpoints import State, rebuild, weights_at
 from driftlab.probes.base import Checkpoint
 from driftlab.run import provenance
 from driftlab.run.plan import PlannedRun
-from driftlab.run.records import Example, Measurement, Update
+from driftlab.run.records import Example, Iteration, Measurement
 from driftlab.run.spec import RunSpec
 from driftlab.run.store import SCHEMA, Manifest, RunStore
 from driftlab.session import Event, Listener, Session, prepare
+from driftlab.trainers.base import Trainer
 from driftlab.trainers.controls import TRAINERS
+from driftlab.trainers.folders import FolderTrainer
+from driftlab.trainers.grpo import GrpoTrainer
+from driftlab.trainers.policy import latest_state
 
 
 def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> RunStore:
@@ -31,8 +36,7 @@ def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> R
     store = _existing(path, spec, resume)
     if store is not None and store.manifest.status == "finished":
         return store
-    updates = [] if store is None else store.updates()
-    measured = set() if store is None else set(store.example_steps())
+    updates: list[Iteration] = [] if store is None else store.updates()
     listen(Event(kind="loading", step=len(updates), detail=spec.model.source))
     session = prepare(spec, None if store is None else store.references(), listen)
     if store is None:
@@ -43,7 +47,7 @@ def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> R
         store.trim()
         store.set_status("started")
     try:
-        _train(session, store, updates, measured, listen)
+        _train(session, store, updates, listen)
     except KeyboardInterrupt:
         store.set_status("stopped", "interrupted")
         raise
@@ -68,42 +72,65 @@ def unfinished(plan: Sequence[PlannedRun], group: Path, *, resume: bool) -> list
     ]
 
 
-def _train(session: Session, store: RunStore, updates: list[Update], measured: set[int], listen: Listener) -> None:
-    spec = session.spec
-    watch = None if spec.probes.rounding is None else Watch(served=spec.model.dtype, sigma=spec.es.sigma)
-    state = rebuild(store, session.base.weights, updates, len(updates), watch)
-    trainer = TRAINERS[spec.control](spec, state, session.rollouts, session.target, session.items, session.prompts)
-    scheduled = set(spec.measured_steps())
-    for step in sorted(scheduled - measured):
-        if step < state.step:
+def _train(session: Session, store: RunStore, updates: list[Iteration], listen: Listener) -> None:
+    trainer = _trainer(session, store, updates)
+    left = set(session.schedule).difference(store.example_steps())
+    for step in sorted(left):
+        if step < trainer.state.step:
             # Its rows or examples were lost after the run had gone on.
-            _measure(session, store, rebuild(store, session.base.weights, updates, step, watch), updates, listen)
-    while True:
-        _keyframe(spec, store, state)
-        if state.step in scheduled - measured:
-            _measure(session, store, state, updates, listen)
-        if state.step == spec.es.iterations:
-            return
-        update = trainer.iterate()
+            _measure(session, store, _state_at(session, store, updates, step), updates, listen)
+
+    def arrive() -> None:
+        if trainer.state.step in left:
+            _measure(session, store, trainer.state, updates, listen)
+
+    def record(update: Iteration) -> None:
+        stored = store.save_keyframe(update.step, trainer.state.weights) if _kept(session, update.step) else 0
+        if update.cost is not None:
+            update = replace(update, cost=replace(update.cost, stored_bytes=stored))
         store.append_update(update)
         updates.append(update)
-        listen(
-            Event(
-                kind="iteration",
-                step=update.step,
-                seconds=update.seconds["total"],
-                reward=sum(update.rewards) / len(update.rewards) if update.rewards else None,
-            )
-        )
+        reward = sum(update.rewards) / len(update.rewards) if update.rewards else None
+        listen(Event(kind="iteration", step=update.step, seconds=update.seconds["total"], reward=reward))
+
+    arrive()
+    trainer.train(record, arrive)
 
 
-def _keyframe(spec: RunSpec, store: RunStore, state: State) -> None:
-    every = spec.keyframes_every
-    if every and state.step and state.step % every == 0 and state.step not in store.keyframe_steps():
-        store.save_keyframe(state.step, state.weights)
+def _trainer(session: Session, store: RunStore, updates: list[Iteration]) -> Trainer:
+    """The trainer of the run at the last step that it can go on from; what lies beyond is dropped."""
+    spec, base = session.spec, session.base
+    if spec.trainer == "folders":
+        return FolderTrainer(spec, _state_at(session, store, updates, max(store.example_steps(), default=0)))
+    if spec.trainer == "grpo":
+        found = latest_state(store.trainer_folder, len(updates))
+        last = 0 if found is None else found[0]
+        store.trim(last)
+        del updates[last:]
+        state = _state_at(session, store, updates, last)
+        batch = (session.target, session.items, session.shape)
+        return GrpoTrainer(spec, state, base, *batch, store.trainer_folder, session.schedule)
+    assert session.rollouts is not None
+    state = _state_at(session, store, updates, len(updates))
+    parts = (session.rollouts, session.target, session.items, session.prompts, session.shape)
+    return TRAINERS[spec.control](spec, state, *parts)
 
 
-def _measure(session: Session, store: RunStore, state: State, updates: Sequence[Update], listen: Listener) -> None:
+def _state_at(session: Session, store: RunStore, updates: Sequence[Iteration], step: int) -> State:
+    spec, base = session.spec, session.base.weights
+    if spec.trainer == "es":
+        watch = None if spec.probes.rounding is None else Watch(served=spec.model.dtype, sigma=spec.evolution.sigma)
+        return rebuild(store, base, updates, step, watch)
+    return State(step, base, weights_at(store, base, step))
+
+
+def _kept(session: Session, step: int) -> bool:
+    """Whether the weights of a step are stored: what cannot be replayed, where it is measured; keyframes as asked."""
+    every = session.spec.keyframes_every
+    return step in session.schedule if session.spec.trainer == "grpo" else bool(every) and step % (every or 1) == 0
+
+
+def _measure(session: Session, store: RunStore, state: State, updates: Sequence[Iteration], listen: Listener) -> None:
     started = time.perf_counter()
     session.engine.write(state.weights)
     checkpoint = Checkpoint(

@@ -12,6 +12,8 @@ from driftlab.engines.population import Rollouts, SequentialRollouts, StackedRol
 from driftlab.engines.transformers import TransformersEngine
 from driftlab.models.base import DTYPES, BaseModel, load_base
 from driftlab.models.checkpoints import in_format
+from driftlab.models.flops import Shape, shape_of
+from driftlab.models.folders import steps_in
 from driftlab.probes.base import Probe
 from driftlab.probes.floor import FloorProbe
 from driftlab.probes.kl import KlProbe
@@ -22,6 +24,7 @@ from driftlab.run.spec import RunSpec
 from driftlab.run.store import ItemTexts
 from driftlab.tasks.base import Item, Target
 from driftlab.tasks.targets import target as find_target
+from driftlab.trainers.policy import check_installed, check_modules
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,12 +50,15 @@ class Session:
     """Everything a run needs, loaded and checked, before anything is written.
 
     ``items`` and ``prompts`` are those of the training batch, ``item_texts`` those that the lm_eval probe measures.
+    ``rollouts`` is None where training is not by a population. ``schedule`` holds the steps to be measured.
     """
 
     spec: RunSpec
     base: BaseModel
     engine: TransformersEngine
-    rollouts: Rollouts
+    rollouts: Rollouts | None
+    shape: Shape
+    schedule: tuple[int, ...]
     target: Target
     items: tuple[Item, ...]
     prompts: tuple[tuple[int, ...], ...]
@@ -65,25 +71,19 @@ class Session:
 def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listener) -> Session:
     """Load the model, draw the training batch, build the probes' requests and reference texts."""
     torch.set_num_threads(spec.threads)
+    if spec.grpo is not None:
+        check_installed(spec.grpo)
+    schedule = (0, *steps_in(spec.folders.path)) if spec.folders is not None else spec.measured_steps()
     target = find_target(spec.target.task)
     items = target.train_items(count=spec.target.train_items, seed=spec.target.data_seed, data=spec.data)
     base = load_base(
         spec.model.source, dtype=DTYPES[spec.model.dtype], device=spec.model.device, revision=spec.model.revision
     )
     engine = TransformersEngine(base.model, base.tokenizer, batch_size=spec.target.batch_size)
-    if spec.es.rollouts == "stacked":
-        refuse_unstackable(base.model.config)
-    kind = StackedRollouts if spec.es.rollouts == "stacked" else SequentialRollouts
-    precision = spec.precision.resolved
+    if spec.grpo is not None and spec.grpo.lora is not None:
+        check_modules(base.model, spec.grpo.lora)
     # Reference texts and step 0 come from the base in the master's format.
-    engine.write(in_format(base.weights, precision.master))
-    rollouts = kind(
-        engine=engine,
-        scheme=spec.es.noise,
-        max_new_tokens=spec.target.max_new_tokens,
-        threads=spec.threads,
-        precision=precision,
-    )
+    engine.write(in_format(base.weights, spec.precision.resolved.master))
     probes = _weight_probes(spec)
     harness = _lm_eval_probe(spec, target, engine, listen)
     prompts = tuple(engine.encode(item.prompt, chat=spec.model.chat) for item in items)
@@ -101,7 +101,9 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         spec=spec,
         base=base,
         engine=engine,
-        rollouts=rollouts,
+        rollouts=_rollouts(spec, engine) if spec.trainer == "es" else None,
+        shape=shape_of(base.model),
+        schedule=tuple(dict.fromkeys(schedule)),
         target=target,
         items=items,
         prompts=prompts,
@@ -112,11 +114,25 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
     )
 
 
+def _rollouts(spec: RunSpec, engine: TransformersEngine) -> Rollouts:
+    es = spec.evolution
+    if es.rollouts == "stacked":
+        refuse_unstackable(engine.model.config)
+    kind = StackedRollouts if es.rollouts == "stacked" else SequentialRollouts
+    return kind(
+        engine=engine,
+        scheme=es.noise,
+        max_new_tokens=spec.target.max_new_tokens,
+        threads=spec.threads,
+        precision=spec.precision.resolved,
+    )
+
+
 def _weight_probes(spec: RunSpec) -> list[Probe]:
     probes: list[Probe] = []
     if spec.probes.weights is not None:
         probes.append(WeightsProbe(tau=spec.probes.weights.tau, tied_twice=spec.probes.weights.tied_twice))
-    if spec.probes.rounding is not None:
+    if spec.probes.rounding is not None and spec.trainer == "es":
         probes.append(RoundingProbe(served=spec.model.dtype, master=spec.precision.master))
     return probes
 

@@ -25,6 +25,7 @@ from driftlab.es.seeds import member_seeds
 from driftlab.estimate import describe
 from driftlab.models.base import load_base
 from driftlab.models.checkpoints import State, export, rebuild
+from driftlab.models.flops import Shape
 from driftlab.models.hashing import weights_hash
 from driftlab.run.store import RunStore
 from driftlab.session import Event
@@ -93,7 +94,8 @@ def sums(master, members, prompts) -> list[list[Completion]]:
 def tiny_trainer(spec, base: dict[str, torch.Tensor] | None = None) -> EsTrainer:
     state = State.at_base(base or {name: torch.zeros(shape) for name, shape in SHAPES.items()})
     item = Item(id="0" * 16, prompt="", fields={})
-    return TRAINERS[spec.control](spec, state, sums, Sum(), [item], [(1,)])
+    shape = Shape(weights=1, layers=1, width=1)
+    return TRAINERS[spec.control](spec, state, sums, Sum(), [item], [(1,)], shape)
 
 
 def displacement(state: State) -> np.ndarray:

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "driftlab"
 FLOORS = [
     {"cli"},
     {"console"},
-    {"sweep", "importing"},
+    {"sweep", "importing", "geometry", "pilot", "sequence"},
     {"loop", "estimate", "emulation"},
     {"session"},
     {"trainers", "probes"},

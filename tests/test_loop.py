@@ -64,10 +64,12 @@ def quiet(event: Event) -> None:
 
 
 def files(run: Path, *, updates: bool = True) -> dict[str, bytes | list]:
-    """Everything a folder says, wall times aside; with ``updates`` it is a run."""
+    """Everything a folder says, wall times and peak memory aside; with ``updates`` it is a run."""
     lines = [json.loads(line) for line in (run / "updates.jsonl").read_text().splitlines()] if updates else []
+    for line in lines:
+        del line["seconds"], line["cost"]["process_peak_bytes"]
     return {
-        "updates": [{key: value for key, value in line.items() if key != "seconds"} for line in lines],
+        "updates": lines,
         **{
             str(file.relative_to(run)): file.read_bytes()
             for file in sorted(run.rglob("*"))
@@ -108,11 +110,12 @@ def test_replay_equals_live_bit_for_bit(tmp_path, finished, base):
     planned = plan(tmp_path)
     session = prepare(planned.spec.model_copy(update={"probes": type(planned.spec.probes)()}), None, quiet)
     state = State.at_base(session.base.weights)
-    trainer = EsTrainer(planned.spec, state, session.rollouts, session.target, session.items, session.prompts)
+    parts = (session.rollouts, session.target, session.items, session.prompts, session.shape)
+    trainer = EsTrainer(planned.spec, state, *parts)
     updates = finished.updates()
     for step in range(1, 5):
         update = trainer.iterate()
-        assert replace(update, seconds={}) == replace(updates[step - 1], seconds={})
+        assert replace(update, seconds={}, cost=None) == replace(updates[step - 1], seconds={}, cost=None)
         replayed = rebuild(finished, base.weights, updates, step)
         assert all(torch.equal(replayed.weights[name], state.weights[name]) for name in state.weights)
 
@@ -122,7 +125,13 @@ def test_replay_without_keyframes_is_the_same(tmp_path, finished):
     assert finished.keyframe_steps() == [2, 4]
     assert store.keyframe_steps() == []
     kept = {name: data for name, data in files(finished.path).items() if not name.startswith("weights")}
-    assert files(store.path) == kept
+    mine = files(store.path)
+    # A keyframe is part of what its iteration stores.
+    frames = [line["cost"].pop("stored_bytes") for line in kept["updates"]]
+    assert [line["cost"].pop("stored_bytes") for line in mine["updates"]] == [0, 0, 0, 0]
+    size = (finished.path / "weights" / "step-000002.safetensors").stat().st_size
+    assert frames == [0, size, 0, size]
+    assert mine == kept
 
 
 def test_other_weights_are_noticed_on_replay(finished, base):
@@ -268,7 +277,9 @@ def trainer_with(tmp_path: Path, reward: float, listen: Listener = quiet) -> EsT
     planned = plan(tmp_path)
     session = prepare(planned.spec.model_copy(update={"probes": type(planned.spec.probes)()}), None, listen)
     state = State.at_base(session.base.weights)
-    return EsTrainer(planned.spec, state, session.rollouts, Constant(reward), session.items, session.prompts)
+    return EsTrainer(
+        planned.spec, state, session.rollouts, Constant(reward), session.items, session.prompts, session.shape
+    )
 
 
 def test_equal_rewards_give_a_zero_update_and_a_note(tmp_path):

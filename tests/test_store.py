@@ -141,7 +141,7 @@ def test_rows_of_an_incomplete_step_do_not_count(store):
 def test_unknown_schema_stops_and_says_what_is_read(store):
     file = store.path / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 99}))
-    with pytest.raises(RunError, match="schema 99; this driftlab reads schema 1, 2, 3: "):
+    with pytest.raises(RunError, match="schema 99; this driftlab reads schema 1, 2, 3, 4: "):
         RunStore.open(store.path)
 
 

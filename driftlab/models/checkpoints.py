@@ -15,9 +15,10 @@ from driftlab.es.step import Step, Watch
 from driftlab.es.survival import Survival
 from driftlab.es.update import StepGeometry, apply_step, in_place_members
 from driftlab.models.base import DTYPES, load_base
+from driftlab.models.folders import folder_weights, steps_in
 from driftlab.models.hashing import weights_hash
 from driftlab.models.save import refuse_taken, save_folder
-from driftlab.run.records import Update
+from driftlab.run.records import Iteration, Update
 from driftlab.run.spec import RunSpec
 from driftlab.run.store import RunStore
 
@@ -88,40 +89,85 @@ def step_of(update: Update, spec: RunSpec) -> Step:
         alpha=update.alpha,
         penalty=update.penalty,
         decay=update.decay,
-        scheme=spec.es.noise,
+        scheme=spec.evolution.noise,
         delta=update.delta,
         precision=precision,
-        in_place=in_place_members(update.seeds, update.sigma, mirrored=spec.es.mirrored, precision=precision),
+        in_place=in_place_members(update.seeds, update.sigma, mirrored=spec.evolution.mirrored, precision=precision),
     )
 
 
+def es_updates(updates: Sequence[Iteration]) -> list[Update]:
+    """``updates``, which must be those of an ES run.
+
+    Raises:
+        RunError: one of them is another trainer's.
+    """
+    found = [update for update in updates if isinstance(update, Update)]
+    if len(found) < len(updates):
+        raise RunError("only the updates of evolution strategies can be replayed; this run has another trainer")
+    return found
+
+
 def rebuild(
-    store: RunStore, base: Mapping[str, torch.Tensor], updates: Sequence[Update], step: int, watch: Watch | None = None
+    store: RunStore,
+    base: Mapping[str, torch.Tensor],
+    updates: Sequence[Iteration],
+    step: int,
+    watch: Watch | None = None,
 ) -> State:
-    """The state after ``step`` updates, from the nearest keyframe that leaves at least one update to replay.
+    """The state after ``step`` updates of ES, from the nearest keyframe that leaves at least one update to replay.
 
     That one is needed for the displacement of the last step. The result is compared with the hash stored in the run.
 
     Raises:
-        RunError: ``step`` is beyond the run, or the rebuilt weights are not the trained ones.
+        RunError: ``step`` is beyond the run, it is no ES run, or the rebuilt weights are not the trained ones.
     """
     spec = RunSpec.model_validate(store.manifest.spec)
-    if not 0 <= step <= len(updates):
-        raise RunError(f"{store.path} has steps 0 to {len(updates)}, not {step}")
+    own = es_updates(updates)
+    if not 0 <= step <= len(own):
+        raise RunError(f"{store.path} has steps 0 to {len(own)}, not {step}")
     state = State.at_base(base, spec.precision.resolved, watch)
     usable = [frame for frame in store.keyframe_steps() if frame <= step - 1]
     if usable:
         # In the order of the base: sums over tensors must repeat their last bit.
         frame = store.keyframe(usable[-1])
         state = State(usable[-1], state.base, {name: frame[name] for name in state.base}, watch=watch)
-    for update in updates[state.step : step]:
+    for update in own[state.step : step]:
         state.advance(step_of(update, spec), spec.threads)
-    if step > 0 and state.hash() != updates[step - 1].weights_hash:
+    if step > 0 and state.hash() != own[step - 1].weights_hash:
         raise RunError(
             f"replaying {store.path} to step {step} gives other weights than were trained (hash mismatch): "
             f"use the device, dtype and package versions recorded in its run.json"
         )
     return state
+
+
+def weights_at(store: RunStore, base: Mapping[str, torch.Tensor], step: int) -> dict[str, torch.Tensor]:
+    """The master weights after ``step`` updates, wherever the trainer of the run left them.
+
+    ES: replayed. GRPO: those that were kept, at measured steps. Folders: read from the folder of the step.
+
+    Raises:
+        RunError: no such step, its weights were not kept, or they are not those that were trained.
+    """
+    trainer = store.manifest.spec.get("trainer", "es")
+    if trainer == "es":
+        return rebuild(store, base, store.updates(), step).weights
+    if step == 0:
+        return {name: tensor.clone() for name, tensor in base.items()}
+    if trainer == "folders":
+        folders = steps_in(store.manifest.spec["folders"]["path"])
+        if step not in folders:
+            raise RunError(f"{store.path} has steps 0, {', '.join(map(str, folders))}, not {step}")
+        return folder_weights(folders[step], base)
+    kept = store.keyframe_steps()
+    if step not in kept:
+        raise RunError(f"{store.path} kept the weights of steps {', '.join(map(str, [0, *kept]))}, not of {step}")
+    frame = store.keyframe(step)
+    weights = {name: frame[name] for name in base}
+    if weights_hash(weights) != store.updates()[step - 1].weights_hash:
+        raise RunError(f"the weights of step {step} in {store.path} are not those that were trained; restore a copy")
+    return weights
 
 
 def export(run_dir: Path, step: int | None, to: Path) -> int:
@@ -141,13 +187,12 @@ def export(run_dir: Path, step: int | None, to: Path) -> int:
             f"{run_dir} is a run of other code, whose checkpoints cannot be rebuilt bit for bit; export one from where "
             "it was trained"
         )
-    updates = store.updates()
-    wanted = len(updates) if step is None else step
+    last = store.example_steps()[-1] if store.manifest.spec.get("trainer") == "folders" else len(store.updates())
+    wanted = last if step is None else step
     model = store.manifest.spec["model"]
     dtype = DTYPES[model["dtype"]]
     base = load_base(model["source"], dtype=dtype, device="cpu", revision=model["revision"])
     if base.weights_hash != store.manifest.model["weights_hash"]:
         raise RunError(f"{run_dir} started from other base weights than {model['source']} holds now")
-    state = rebuild(store, base.weights, updates, wanted)
-    save_folder(base.model, base.tokenizer, state.weights, to, dtype)
+    save_folder(base.model, base.tokenizer, weights_at(store, base.weights, wanted), to, dtype)
     return wanted

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from driftlab.engines.base import Engine, Weights
 from driftlab.es.survival import Survival
-from driftlab.run.records import Example, Measurement, Update
+from driftlab.run.records import Example, Iteration, Measurement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class Checkpoint:
     step: int
     weights: Weights
     base: Weights
-    updates: Sequence[Update]
+    updates: Sequence[Iteration]
     survival: Mapping[str, Mapping[str, Survival]] = field(default_factory=dict)
 
 

@@ -202,9 +202,16 @@ def _add_last_step(rows: Rows, checkpoint: Checkpoint, n: int) -> None:
         rows.add("step_cosine", None, "cosine", n, note=missing)
         return
     last = checkpoint.updates[-1]
+    if last.step_norm is None:
+        rows.add("step_norm", None, "l2", n, note=_NO_STEPS)
+        rows.add("step_cosine", None, "cosine", n, note=_NO_STEPS)
+        return
     rows.add("step_norm", last.step_norm, "l2", n)
     note = None if last.step_cosine is not None else "no previous step, or a step of length 0"
     rows.add("step_cosine", last.step_cosine, "cosine", n, note=note)
+
+
+_NO_STEPS = "the weights of single steps were not kept"
 
 
 def _why_no_updates(checkpoint: Checkpoint) -> str | None:
@@ -218,8 +225,10 @@ def _why_no_updates(checkpoint: Checkpoint) -> str | None:
 
 def add_predictions(rows: Rows, checkpoint: Checkpoint, total: Change) -> None:
     """The random-walk norms and measured over predicted. Before the first update each prediction is a true 0."""
-    n, updates = total.n, checkpoint.updates
+    n, updates = total.n, [update for update in checkpoint.updates if isinstance(update, Update)]
     missing = _why_no_updates(checkpoint)
+    if missing is None and len(updates) < len(checkpoint.updates):
+        missing = "the law is that of evolution strategies, and the run has another trainer"
     if missing is not None and checkpoint.step > 0:
         for quantity in ("predicted_norm", "predicted_norm_alpha", "predicted_norm_sigma", "predicted_norm_anchored"):
             rows.add(quantity, None, "l2", n, note=missing)

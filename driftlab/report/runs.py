@@ -14,7 +14,7 @@ import pandas as pd
 
 from driftlab.errors import DriftlabError
 from driftlab.report.formats import flat
-from driftlab.run.records import Example, Measurement, Update
+from driftlab.run.records import Example, Iteration, Measurement, Update
 from driftlab.run.store import Manifest, RunStore
 from driftlab.tasks.targets import TARGETS
 
@@ -28,7 +28,7 @@ class RunData:
 
     path: Path
     manifest: Manifest
-    updates: Sequence[Update]
+    updates: Sequence[Iteration]
     measurements: Sequence[Measurement]
     examples: Sequence[Example]
     notices: Sequence[str] = ()
@@ -187,11 +187,7 @@ def update_table(pairs: Sequence[tuple[str, RunData]]) -> pd.DataFrame:
             "reward_low": min(update.rewards, default=float("nan")),
             "reward_high": max(update.rewards, default=float("nan")),
             "members": len(update.rewards),
-            "population": update.population,
-            "sigma": update.sigma,
-            "alpha": update.alpha,
-            "penalty": update.penalty,
-            "decay": update.decay,
+            **_of_es(update),
             "step_norm": float("nan") if update.step_norm is None else update.step_norm,
             "step_cosine": float("nan") if update.step_cosine is None else update.step_cosine,
             "seconds": update.seconds.get("total", float("nan")),
@@ -204,13 +200,19 @@ def update_table(pairs: Sequence[tuple[str, RunData]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns.split(), "step_cosine", "seconds", "note"])
 
 
+def _of_es(update: Iteration) -> dict[str, Any]:
+    """The columns that only ES has; nothing for another trainer."""
+    names = ("population", "sigma", "alpha", "penalty", "decay")
+    return {name: getattr(update, name) for name in names} if isinstance(update, Update) else {}
+
+
 def run_row(label: str, run: RunData) -> dict[str, Any]:
     manifest = run.manifest
     return {
         "run": label,
         "arm": manifest.spec["arm"],
         "control": manifest.spec.get("control", "none"),  # runs of schema 1 have no controls
-        "settings": json.dumps([manifest.spec.get("es"), manifest.spec.get("anchor")], sort_keys=True),
+        "settings": json.dumps([manifest.spec.get(key) for key in ("es", "anchor", "grpo")], sort_keys=True),
         "run_id": manifest.run_id,
         "name": manifest.spec["name"],
         "seed": manifest.spec["seed"],

@@ -70,6 +70,62 @@ class EsSpec(Frozen):
         return self
 
 
+class LoraSpec(Frozen):
+    """Low-rank adapters instead of all weights; merged into the weights at every checkpoint.
+
+    ``modules`` are names of linear layers, as PEFT takes them; ``scale`` is LoRA's alpha, the adapter's product is
+    multiplied by scale / rank.
+    """
+
+    rank: Annotated[int, Field(ge=1)]
+    scale: Annotated[int, Field(ge=1)]
+    modules: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class GrpoSpec(Frozen):
+    """Group relative policy optimisation, by TRL's GRPOTrainer.
+
+    One iteration draws ``generations`` answers to each of ``prompts`` prompts of the training batch and takes one
+    optimiser step (AdamW, ``learning_rate`` held constant, no weight decay). ``beta`` weighs the KL penalty towards
+    the base and has no default: runs with and without it are other methods. ``clip`` is epsilon of the ratio clip,
+    ``micro_batch`` the rollouts of one forward and backward pass. ``loss`` is TRL's ``loss_type``.
+    """
+
+    iterations: Annotated[int, Field(ge=1)]
+    beta: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    prompts: Annotated[int, Field(ge=1)]
+    generations: Annotated[int, Field(ge=2)]
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    max_gradient_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    loss: Literal["grpo", "dapo", "dr_grpo", "bnpo"] = "grpo"
+    lora: LoraSpec | None = None
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of one iteration."""
+        return self.prompts * self.generations
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> Self:
+        size = self.micro_batch
+        if size is not None and self.rollouts % size:
+            raise ValueError(
+                f"grpo.micro_batch is {size}, but an iteration's {self.prompts} x {self.generations} rollouts must be "
+                "a whole number of micro batches: choose a divisor"
+            )
+        return self
+
+
+class FoldersSpec(Frozen):
+    """Checkpoints of any trainer: a folder with one Hugging Face folder per step, its name ending in the step."""
+
+    path: str
+
+
 class PrecisionSpec(Frozen):
     """Format of the master weights and how steps are rounded into it; see ``driftlab.es.precision.Precision``.
 
@@ -139,7 +195,7 @@ class WeightsProbeSpec(Frozen):
 
 
 class RoundingProbeSpec(Frozen):
-    """What of the last step and of the anchor's pull arrived in the served and in the master's format."""
+    """What of the last step of ES and of the anchor's pull arrived in the served and in the master's format."""
 
 
 class KlProbeSpec(Frozen):

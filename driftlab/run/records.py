@@ -12,37 +12,46 @@ Status = Literal["ok", "failed", "skipped"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Update:
-    """One ES iteration, enough to replay it: ``theta += (alpha / population) * sum(coefficient * noise(seed))``.
+class Cost:
+    """What one iteration took, beside its tokens and seconds.
+
+    Attributes:
+        rollouts: completions generated for training; measurements are not training and are not counted.
+        forward_flops, backward_flops: floating-point operations by the formula of ``driftlab.models.flops``; padding
+            and recomputation are not counted.
+        process_peak_bytes: largest resident memory of the process so far; None where the system does not say.
+        device_peak_bytes: largest allocated memory of the accelerator so far; None on a CPU.
+        stored_bytes: what the iteration added to the run directory, weights included, its own line not.
+    """
+
+    rollouts: int
+    forward_flops: float
+    backward_flops: float
+    process_peak_bytes: int | None
+    device_peak_bytes: int | None
+    stored_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Iteration:
+    """What every trainer records of one iteration.
 
     Attributes:
         step: updates applied, this one included; the first is 1, the base model is 0.
-        seeds: one per noise draw (half the population when mirrored).
-        coefficients: one per seed, as applied, after shaping.
-        population: number of members N; the divisor of the update.
-        sigma: perturbation scale used for the rollouts.
-        alpha: step scale.
-        penalty, decay: anchored weight decay after the step; ``decay`` is alpha times lambda.
-        delta: where Huber's pull stops growing; None for the other penalties.
-        rewards: mean reward of each member (mirrored: all plus members, then all minus members); empty for a null
-            control without rollouts.
+        rewards: mean reward of each member (ES; mirrored: all plus members, then all minus members) or reward of each
+            rollout (GRPO); empty for a null control without rollouts.
         step_norm: L2 norm of this step in weight space, decay included; None where nobody computed it (a run of
-            other code that was not replayed).
-        step_cosine: cosine with the previous step; None for the first step or when a step is zero.
+            other code that was not replayed, a step of GRPO whose weights were not kept).
+        step_cosine: cosine with the previous step; None for the first step or when a step is zero, and as above.
         weights_hash: hash of the master weights after this update; None as for ``step_norm``.
-        prompt_tokens, generated_tokens: tokens of all members' rollouts.
-        seconds: wall time: ``rollout``, ``reward``, ``update`` (noise, step and hash), and ``total``.
+        prompt_tokens, generated_tokens: tokens of all rollouts, padding not counted.
+        seconds: wall time. ES: ``rollout``, ``reward``, ``update`` (noise, step and hash) and ``total``. GRPO:
+            ``model`` (generation, forward, backward), ``reward`` and ``total``.
         note: plain words, for example that all rewards were equal.
+        cost: None in runs of schema 3 and older, and in runs of other code.
     """
 
     step: int
-    seeds: tuple[int, ...]
-    coefficients: tuple[float, ...]
-    population: int
-    sigma: float
-    alpha: float
-    penalty: Penalty
-    decay: float
     rewards: tuple[float, ...]
     step_norm: float | None
     step_cosine: float | None
@@ -51,7 +60,53 @@ class Update:
     generated_tokens: int
     seconds: Mapping[str, float]
     note: str | None = None
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update(Iteration):
+    """One ES iteration, enough to replay it: ``theta += (alpha / population) * sum(coefficient * noise(seed))``.
+
+    Attributes:
+        seeds: one per noise draw (half the population when mirrored).
+        coefficients: one per seed, as applied, after shaping.
+        population: number of members N; the divisor of the update.
+        sigma: perturbation scale used for the rollouts.
+        alpha: step scale.
+        penalty, decay: anchored weight decay after the step; ``decay`` is alpha times lambda.
+        delta: where Huber's pull stops growing; None for the other penalties.
+    """
+
+    seeds: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    population: int
+    sigma: float
+    alpha: float
+    penalty: Penalty
+    decay: float
     delta: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientStep(Iteration):
+    """One GRPO iteration. It cannot be replayed: the weights of measured steps are kept whole.
+
+    Attributes:
+        generations: rollouts per prompt, G.
+        loss: as the trainer reports it.
+        gradient_norm: L2 norm of the gradient before clipping.
+        learning_rate: of this step.
+        beta: weight of the KL penalty in the loss.
+        kl_estimate: the trainer's own estimate of KL(policy || reference), its k3 estimator on its own rollouts
+            (nats/token); None at beta 0, where it computes none.
+    """
+
+    generations: int
+    loss: float | None
+    gradient_norm: float | None
+    learning_rate: float | None
+    beta: float
+    kl_estimate: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from driftlab.errors import RunError
-from driftlab.run.records import Example, Measurement, Update
+from driftlab.run.records import Cost, Example, GradientStep, Iteration, Measurement, Update
 
-SCHEMA = 3
+SCHEMA = 4
 # The first release that reads a schema; every schema ever written stays listed.
-READERS = {1: "0.1", 2: "0.2", 3: "0.3"}
+READERS = {1: "0.1", 2: "0.2", 3: "0.3", 4: "0.4"}
 _ITEMS = "items.json.gz"
 
 ItemTexts = Mapping[str, Mapping[str, Mapping[str, str]]]
 """By task and item: ``question``, the item's own prompt, and ``right``, its right answer."""
 
-Record = TypeVar("Record", Update, Measurement, Example)
+Record = TypeVar("Record", Update, GradientStep, Measurement, Example)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +115,13 @@ class RunStore:
 
     # Updates and measurements: append, flush, one fact a line.
 
-    def append_update(self, update: Update) -> None:
+    def append_update(self, update: Iteration) -> None:
         _append(self.path / "updates.jsonl", [update])
 
-    def updates(self) -> list[Update]:
-        updates = self._read(self.path / "updates.jsonl", Update)
+    def updates(self) -> list[Iteration]:
+        """What every iteration left: ``Update`` for ES, ``GradientStep`` for GRPO."""
+        kind = GradientStep if self.manifest.spec.get("trainer") == "grpo" else Update
+        updates: list[Any] = self._read(self.path / "updates.jsonl", kind)
         for number, update in enumerate(updates, start=1):
             if update.step != number:
                 raise RunError(f"{self.path / 'updates.jsonl'} line {number} holds step {update.step}, not {number}")
@@ -150,10 +152,16 @@ class RunStore:
     def _examples_file(self, step: int) -> Path:
         return self.path / "examples" / f"step-{step:06d}.jsonl.gz"
 
-    def trim(self) -> None:
-        """Before appending again: cut torn last lines and rows of incompletely measured steps from the files."""
+    def trim(self, last: int | None = None) -> None:
+        """Before appending again: cut torn last lines and rows of incompletely measured steps from the files.
+
+        ``last`` also cuts what comes after that step, where a trainer can only go on from an earlier one.
+        """
+        for step in self.example_steps() if last is not None else []:
+            if step > (last or 0):
+                self._examples_file(step).unlink()
         for file, records in (
-            (self.path / "updates.jsonl", self.updates()),
+            (self.path / "updates.jsonl", self.updates()[:last]),
             (self.path / "measurements.jsonl", self.measurements()),
         ):
             if file.exists():
@@ -163,11 +171,14 @@ class RunStore:
 
     # Keyframes and reference texts.
 
-    def save_keyframe(self, step: int, weights: Mapping[str, Any]) -> None:
+    def save_keyframe(self, step: int, weights: Mapping[str, Any]) -> int:
+        """Store whole weights; gives the bytes written."""
         from safetensors.torch import save
 
+        data = save(dict(weights))
         (self.path / "weights").mkdir(exist_ok=True)
-        _replace(self.path / "weights" / f"step-{step:06d}.safetensors", save(dict(weights)))
+        _replace(self.path / "weights" / f"step-{step:06d}.safetensors", data)
+        return len(data)
 
     def keyframe_steps(self) -> list[int]:
         return sorted(int(file.name[5:11]) for file in (self.path / "weights").glob("step-*.safetensors"))
@@ -181,6 +192,11 @@ class RunStore:
             return load_file(file)
         except (OSError, SafetensorError) as error:
             raise RunError(f"{file} cannot be read ({error}); delete it: the updates rebuild it") from None
+
+    @property
+    def trainer_folder(self) -> Path:
+        """Where a trainer of another library keeps what it needs to go on."""
+        return self.path / "trainer"
 
     def references(self) -> dict[str, Any]:
         """Token ids of the KL probe's continuations; empty when it was not asked for."""
@@ -220,18 +236,18 @@ def find_runs(folder: Path) -> list[RunStore]:
 
 
 def in_order(stores: Iterable[RunStore]) -> list[RunStore]:
-    """Unanchored arms, anchored arms, controls: an arm keeps its colour however its report is asked for."""
+    """Unanchored ES, anchored ES, other trainers, controls: an arm keeps its colour however its report is asked for."""
 
-    def place(store: RunStore) -> tuple[bool, bool, str, int, str]:
+    def place(store: RunStore) -> tuple[bool, bool, bool, str, int, str]:
         spec = store.manifest.spec
-        # Runs stored before there were controls do not name one.
-        control = spec.get("control", "none") != "none"
-        return control, spec["anchor"]["penalty"] != "none", spec["arm"], spec["seed"], str(store.path)
+        # Runs stored before there were controls or other trainers do not name one.
+        control, other = spec.get("control", "none") != "none", spec.get("trainer", "es") != "es"
+        return control, other, spec["anchor"]["penalty"] != "none", spec["arm"], spec["seed"], str(store.path)
 
     return sorted(stores, key=place)
 
 
-def _line(record: Update | Measurement | Example) -> str:
+def _line(record: Iteration | Measurement | Example) -> str:
     return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
 
@@ -243,6 +259,8 @@ def _parse(line: bytes | str, kind: type[Record], file: Path, number: int) -> Re
         if unknown:
             raise ValueError(f"unknown field {sorted(unknown)[0]}")
         lists = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
+        if document.get("cost") is not None:
+            document["cost"] = Cost(**document["cost"])
         return kind(**{**document, **lists})
     except (ValueError, TypeError) as error:
         raise RunError(f"{file} line {number} is not a valid record ({error}); restore the file from a copy") from None
@@ -263,7 +281,7 @@ def _decompressed(file: Path) -> bytes:
         raise RunError(f"{file} cannot be read ({error}); restore it from a copy") from None
 
 
-def _append(file: Path, records: Iterable[Update | Measurement]) -> None:
+def _append(file: Path, records: Iterable[Iteration | Measurement]) -> None:
     with file.open("ab") as stream:
         stream.write("".join(_line(record) for record in records).encode())
         stream.flush()

@@ -17,7 +17,7 @@ from driftlab.run.records import Update
 from driftlab.run.spec import Control
 from driftlab.trainers.es import EsTrainer, Evaluation
 
-NO_ROLLOUTS = Evaluation(rewards=(), prompt_tokens=0, generated_tokens=0, rollout_seconds=0.0, reward_seconds=0.0)
+NO_ROLLOUTS = Evaluation(rewards=(), prompt_tokens=(), generated_tokens=(), rollout_seconds=0.0, reward_seconds=0.0)
 
 
 class ShuffledRewardTrainer(EsTrainer):
@@ -28,7 +28,7 @@ class ShuffledRewardTrainer(EsTrainer):
     """
 
     def shaped(self, rewards: Sequence[float]) -> tuple[float, ...]:
-        es, step = self.spec.es, self.state.step + 1
+        es, step = self.spec.evolution, self.state.step + 1
         return shuffled(super().shaped(rewards), run_seed=self.spec.seed, step=step, signs=es.mirrored)
 
 
@@ -40,7 +40,7 @@ class RandomDirectionTrainer(EsTrainer):
 
     def iterate(self) -> Update:
         started = time.perf_counter()
-        step, population = self.state.step + 1, self.spec.es.population
+        step, population = self.state.step + 1, self.spec.evolution.population
         # The coefficients up to step t add up to sqrt(N t), and the update divides by N.
         coefficient = math.sqrt(population) * (math.sqrt(step) - math.sqrt(step - 1))
         return self.advance((direction_seed(self.spec.seed),), (coefficient,), NO_ROLLOUTS, started)

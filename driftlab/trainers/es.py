@@ -13,18 +13,23 @@ from driftlab.errors import TrainingError
 from driftlab.es.seeds import member_seeds
 from driftlab.es.shaping import coefficients
 from driftlab.models.checkpoints import State, step_of
+from driftlab.models.flops import Shape
 from driftlab.run.records import Update
 from driftlab.run.spec import RunSpec
 from driftlab.tasks.base import Item, Target
+from driftlab.trainers.base import Arrive, Record, cost_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Mean reward of each member over the fixed batch, and what it cost."""
+    """Mean reward of each member over the fixed batch, and what it cost.
+
+    ``prompt_tokens`` and ``generated_tokens`` are those of each rollout.
+    """
 
     rewards: tuple[float, ...]
-    prompt_tokens: int
-    generated_tokens: int
+    prompt_tokens: tuple[int, ...]
+    generated_tokens: tuple[int, ...]
     rollout_seconds: float
     reward_seconds: float
 
@@ -37,6 +42,7 @@ class EsTrainer:
         state: weights, advanced in place by ``tell``.
         rollouts: evaluates perturbed copies of the master.
         prompts: token ids of ``items``, in the same order.
+        shape: of the model, for the count of operations.
     """
 
     def __init__(
@@ -47,9 +53,15 @@ class EsTrainer:
         target: Target,
         items: Sequence[Item],
         prompts: Sequence[Sequence[int]],
+        shape: Shape,
     ) -> None:
         self.spec, self.state, self.rollouts = spec, state, rollouts
-        self.target, self.items, self.prompts = target, items, prompts
+        self.target, self.items, self.prompts, self.shape = target, items, prompts, shape
+
+    def train(self, record: Record, arrive: Arrive) -> None:
+        while self.state.step < self.spec.iterations:
+            record(self.iterate())
+            arrive()
 
     def iterate(self) -> Update:
         """One iteration; ``state`` moves one step on."""
@@ -60,14 +72,14 @@ class EsTrainer:
 
     def ask(self) -> tuple[int, ...]:
         """One seed per noise draw: half the population when mirrored."""
-        es = self.spec.es
+        es = self.spec.evolution
         count = es.population // 2 if es.mirrored else es.population
         return member_seeds(self.spec.seed, self.state.step + 1, count)
 
     def members(self, seeds: Sequence[int]) -> list[Member]:
         """Mirrored: all plus members, then all minus members."""
-        signs = (1, -1) if self.spec.es.mirrored else (1,)
-        return [Member(seed, sign * self.spec.es.sigma) for sign in signs for seed in seeds]
+        signs = (1, -1) if self.spec.evolution.mirrored else (1,)
+        return [Member(seed, sign * self.spec.evolution.sigma) for sign in signs for seed in seeds]
 
     def evaluate(self, members: Sequence[Member]) -> Evaluation:
         started = time.perf_counter()
@@ -76,8 +88,8 @@ class EsTrainer:
         rewards = tuple(self._mean_reward(index, answers) for index, answers in enumerate(completions))
         return Evaluation(
             rewards=rewards,
-            prompt_tokens=len(members) * sum(map(len, self.prompts)),
-            generated_tokens=sum(len(answer.tokens) for answers in completions for answer in answers),
+            prompt_tokens=tuple(len(prompt) for prompt in self.prompts) * len(members),
+            generated_tokens=tuple(len(answer.tokens) for answers in completions for answer in answers),
             rollout_seconds=rolled - started,
             reward_seconds=time.perf_counter() - rolled,
         )
@@ -100,7 +112,7 @@ class EsTrainer:
 
     def shaped(self, rewards: Sequence[float]) -> tuple[float, ...]:
         """Rewards of all members to one coefficient per noise draw."""
-        return coefficients(rewards, mirrored=self.spec.es.mirrored)
+        return coefficients(rewards, mirrored=self.spec.evolution.mirrored)
 
     def tell(self, seeds: Sequence[int], evaluation: Evaluation, started: float) -> Update:
         flat = min(evaluation.rewards) == max(evaluation.rewards)
@@ -116,7 +128,7 @@ class EsTrainer:
         note: str | None = None,
     ) -> Update:
         """Move ``state`` by ``scores`` along the noise of ``seeds``, then the anchor; the record of it."""
-        es, anchor, began = self.spec.es, self.spec.anchor, time.perf_counter()
+        es, anchor, began = self.spec.evolution, self.spec.anchor, time.perf_counter()
         asked = Update(
             step=self.state.step + 1,
             seeds=tuple(seeds),
@@ -131,8 +143,8 @@ class EsTrainer:
             step_norm=None,
             step_cosine=None,
             weights_hash=None,
-            prompt_tokens=evaluation.prompt_tokens,
-            generated_tokens=evaluation.generated_tokens,
+            prompt_tokens=sum(evaluation.prompt_tokens),
+            generated_tokens=sum(evaluation.generated_tokens),
             seconds={},
             note=note,
         )
@@ -152,4 +164,11 @@ class EsTrainer:
             step_cosine=geometry.cosine,
             weights_hash=fingerprint,
             seconds={part: round(value, 6) for part, value in seconds.items()},
+            cost=cost_of(
+                self.shape,
+                evaluation.prompt_tokens,
+                evaluation.generated_tokens,
+                self.spec.model.device,
+                trained=False,
+            ),
         )

@@ -1,0 +1,338 @@
+"""GRPO by TRL in a run: what is counted, kept and repeated, and folders of checkpoints through the same probes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.utils.flop_counter import FlopCounterMode
+
+from driftlab import loop
+from driftlab.errors import DriftlabError, RunError, SpecError
+from driftlab.models import flops
+from driftlab.models.base import load_base
+from driftlab.models.checkpoints import export, weights_at
+from driftlab.models.hashing import weights_hash
+from driftlab.run.plan import PlannedRun, load_plan
+from driftlab.run.records import GradientStep
+from driftlab.run.store import RunStore
+from driftlab.session import Event
+from driftlab.tasks.targets import target
+from driftlab.trainers.grpo import prompt_order
+from driftlab.trainers.policy import canonical_weights
+from tests.helpers import tiny_llama, weights_of
+from tests.test_loop import files
+
+TOML = """
+name = "tiny"
+trainer = "grpo"
+[model]
+source = "nano"
+[target]
+task = "embedded_countdown"
+train_items = 8
+max_new_tokens = 12
+[grpo]
+iterations = 4
+beta = 0.0
+learning_rate = 1e-3
+prompts = 4
+generations = 6
+[es]
+population = 4
+iterations = 4
+sigma = 0.02
+rollouts = "stacked"
+[measure]
+every = 2
+[probes.kl]
+sequences = 3
+max_new_tokens = 6
+[probes.lm_eval]
+tasks = ["embedded_rules"]
+items = 12
+batch_size = 64
+"""
+LORA = 'grpo.lora={rank = 2, scale = 4, modules = ["q_proj", "down_proj"]}'
+
+
+def plan(folder: Path, *overrides: str) -> PlannedRun:
+    file = folder / "tiny.toml"
+    file.write_text(TOML)
+    (planned,) = load_plan(str(file), list(overrides))
+    return planned
+
+
+def quiet(event: Event) -> None:
+    """Nobody watches."""
+
+
+def trained(folder: Path, *overrides: str) -> RunStore:
+    return loop.run(plan(folder, *overrides), folder / "run", resume=False, listen=quiet)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return load_base("nano", dtype=torch.float32, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunStore:
+    return trained(tmp_path_factory.mktemp("grpo"))
+
+
+@pytest.fixture(scope="module")
+def penalised(tmp_path_factory) -> RunStore:
+    return trained(tmp_path_factory.mktemp("penalised"), "grpo.beta=0.04", "grpo.micro_batch=12")
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory) -> RunStore:
+    return trained(tmp_path_factory.mktemp("adapted"), LORA)
+
+
+def test_every_iteration_is_recorded(finished):
+    updates = finished.updates()
+    assert [update.step for update in updates] == [1, 2, 3, 4]
+    for update in updates:
+        assert isinstance(update, GradientStep)
+        assert len(update.rewards) == 24
+        assert set(update.rewards) <= {0.0, 1.0}  # the scorer's only values
+        assert update.cost is not None
+        assert update.cost.rollouts == 24
+        assert 24 <= update.generated_tokens <= 24 * 12
+        assert update.learning_rate == 1e-3
+        assert update.kl_estimate is None
+        assert update.seconds["model"] + update.seconds["reward"] <= update.seconds["total"]
+
+
+def test_prompts_are_those_of_the_evolution_arms(finished, base):
+    """Each prompt G times, tokenised as the engine does: with all 8 items in two iterations, the sum is exact."""
+    items = target("embedded_countdown").train_items(count=8, seed=0, data=None)
+    lengths = sum(len(base.tokenizer(item.prompt)["input_ids"]) for item in items)
+    first, second, *_ = finished.updates()
+    assert first.prompt_tokens + second.prompt_tokens == 6 * lengths
+
+
+def test_an_iteration_never_asks_an_item_twice():
+    order = prompt_order(3, 7, 3, 5)
+    batches = [order[at : at + 3] for at in range(0, 15, 3)]
+    assert all(len(set(batch)) == 3 for batch in batches)
+    rounds = [set(order[at : at + 6]) for at in (0, 6)]  # the seventh item is left out of a round
+    assert all(len(found) == 6 and found < set(range(7)) for found in rounds)
+    assert order == prompt_order(3, 7, 3, 5) != prompt_order(4, 7, 3, 5)
+
+
+def test_measured_steps_are_kept_and_the_rest_is_not(finished, base):
+    assert finished.keyframe_steps() == [2, 4]
+    assert finished.example_steps() == [0, 2, 4]
+    hashes = [update.weights_hash for update in finished.updates()]
+    assert [found is None for found in hashes] == [True, False, True, False]
+    assert weights_hash(weights_at(finished, base.weights, 4)) == hashes[3]
+    with pytest.raises(RunError, match=r"kept the weights of steps 0, 2, 4, not of 3"):
+        weights_at(finished, base.weights, 3)
+    sizes = [update.cost.stored_bytes for update in finished.updates()]
+    assert sizes == [0, (finished.path / "weights/step-000002.safetensors").stat().st_size, 0, sizes[1]]
+
+
+def test_probes_read_it_as_they_read_evolution(finished, base):
+    """The norm of the kept weights in float64, and no law, which is that of evolution strategies."""
+    rows = {(row.quantity, row.group): row for row in finished.measurements() if row.step == 4}
+    weights = weights_at(finished, base.weights, 4)
+    squared = sum(float((weights[name].double() - base.weights[name].double()).square().sum()) for name in weights)
+    assert rows["update_norm", "all"].value == pytest.approx(squared**0.5, rel=1e-12)  # summed in another order
+    assert squared > 0
+    assert rows["kl_base_to_step", "embedded_rules"].value > 0
+    for quantity in ("predicted_norm", "predicted_norm_alpha", "random_walk_ratio", "step_norm"):
+        assert rows[quantity, "all"].status == "skipped"
+
+
+def test_beta_has_no_default(tmp_path):
+    file = tmp_path / "tiny.toml"
+    file.write_text(TOML.replace("beta = 0.0\n", ""))
+    with pytest.raises(SpecError, match=r"lacks 'grpo.beta'"):
+        load_plan(str(file))
+
+
+def test_a_penalty_measures_its_own_kl(penalised):
+    """At the first step policy and reference are one model, and k3 of equal probabilities is 0."""
+    estimates = [update.kl_estimate for update in penalised.updates()]
+    assert estimates[0] == pytest.approx(0.0, abs=1e-6)  # float32 log-probabilities of two forward passes
+    assert estimates[3] > 0
+
+
+def test_micro_batches_make_the_same_rollouts_one_step(penalised):
+    assert all(len(update.rewards) == 24 for update in penalised.updates())
+
+
+@pytest.mark.slow  # trains twice
+@pytest.mark.parametrize("overrides", [(), (LORA, "grpo.beta=0.04")])
+def test_interrupted_and_resumed_is_bit_identical(tmp_path, overrides):
+    """Interrupted while measuring step 2 and again after step 3, whose update must be made anew."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    expected = files(trained(whole, *overrides).path)
+    planned, path = plan(tmp_path, *overrides), tmp_path / "run"
+    events: list[tuple[str, int | None]] = []
+
+    def stop_at(kind: str, step: int):
+        def listen(event: Event) -> None:
+            events.append((event.kind, event.step))
+            if (event.kind, event.step) == (kind, step):
+                raise KeyboardInterrupt
+
+        return listen
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(planned, path, resume=False, listen=stop_at("measured", 2))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(planned, path, resume=True, listen=stop_at("iteration", 3))
+    assert len(RunStore.open(path).updates()) == 3
+    loop.run(planned, path, resume=True, listen=quiet)
+    found = files(path)
+    for contents in (expected, found):
+        for name in [name for name in contents if name.startswith("trainer")]:
+            del contents[name]
+    assert found == expected
+
+
+def test_adapters_are_merged_exactly_and_live_weights_stay(adapted, base):
+    """Only the adapted tensors moved, by a matrix of the rank asked for."""
+    weights = weights_at(adapted, base.weights, 4)
+    moved = {name for name in weights if not torch.equal(weights[name], base.weights[name])}
+    assert moved == {name for name in weights if "q_proj" in name or "down_proj" in name}
+    for name in moved:
+        values = torch.linalg.svdvals((weights[name] - base.weights[name]).double())
+        # What is left beyond rank 2 is the float32 rounding of the sum base + delta.
+        assert values[2] < 1e-5 * values[0] + 1e-6
+
+
+def test_canonical_weights_equal_pefts_own_merge():
+    model = tiny_llama()
+    start = weights_of(model)
+    wrapped = get_peft_model(model, LoraConfig(r=2, lora_alpha=6, target_modules=["v_proj"], task_type="CAUSAL_LM"))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in wrapped.named_parameters():
+            if "lora" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    found = canonical_weights(wrapped, start)
+    merged = dict(copy.deepcopy(wrapped).merge_and_unload().named_parameters())
+    assert any(not torch.equal(found[name], start[name]) for name in start)
+    assert all(torch.equal(found[name], merged[name]) for name in start)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_forward_operations_equal_those_that_torch_counts(tied):
+    """torch counts every multiplication of matrices that it runs; its attention is over the whole square."""
+    model, n = tiny_llama(tie_word_embeddings=tied), 7
+    model.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(input_ids=torch.arange(n)[None])
+    shape = flops.shape_of(model)
+    norms = sum(p.numel() for name, p in model.named_parameters() if "norm" in name)
+    attention = 4 * 2 * 16 * n * n  # 2 layers of 4 heads of 4
+    assert counter.get_total_flops() == 2 * (shape.weights - norms) * n + attention
+    # Causal attention by enumeration: token i looks at i tokens.
+    causal = sum(4 * 2 * 16 * i for i in range(1, n + 1))
+    assert flops.forward(shape, [n]) == 2 * shape.weights * n + causal
+
+
+def test_backward_operations():
+    shape = flops.Shape(weights=1000, layers=2, width=8)
+    assert flops.backward(shape, [3, 5]) == 2 * flops.forward(shape, [3, 5])
+    with_adapters = flops.Shape(weights=1000, layers=2, width=8, adapter_weights=10)
+    attention = 2 * 2 * 8 * (3 * 4)
+    # Frozen weights pass gradients on (2 P), adapters take their own as well (4 P).
+    assert flops.backward(with_adapters, [3]) == 2 * 1000 * 3 + 4 * 10 * 3 + 2 * attention
+
+
+def test_cost_follows_the_formula(finished, penalised, base):
+    """Generation and training pass forward; a penalty's reference once more. Lengths are at most 12 + prompt."""
+    shape = flops.shape_of(base.model)
+    for store, passes in ((finished, 2), (penalised, 3)):
+        for update in store.updates():
+            tokens = update.prompt_tokens + update.generated_tokens
+            weights_only = 2 * shape.weights * tokens
+            assert update.cost.forward_flops > passes * weights_only
+            assert update.cost.backward_flops == pytest.approx(2 / passes * update.cost.forward_flops, rel=1e-15)
+
+
+def test_folders_of_checkpoints_go_the_same_way(finished, tmp_path):
+    """A run's checkpoints exported as TRL names them measure the same, to the bit, as the run itself did."""
+    sequence = tmp_path / "sequence"
+    for step in (2, 4):
+        export(finished.path, step, sequence / f"checkpoint-{step}")
+    store = trained(tmp_path, 'trainer="folders"', f'folders.path="{sequence}"')
+    assert store.updates() == []
+    ours, theirs = (
+        {
+            (row.step, row.probe, row.quantity, row.group): asdict(row)
+            for row in run.measurements()
+            if row.quantity not in _NEED_UPDATES
+        }
+        for run in (store, finished)
+    )
+    assert ours == theirs
+    examples = [[asdict(one) for step in (0, 2, 4) for one in run.examples(step)] for run in (store, finished)]
+    assert examples[0] == examples[1]
+
+
+_NEED_UPDATES = (
+    "step_norm",
+    "step_cosine",
+    "predicted_norm",
+    "predicted_norm_alpha",
+    "predicted_norm_sigma",
+    "predicted_norm_anchored",
+    "random_walk_ratio",
+)
+
+
+def test_folders_that_are_no_checkpoints_are_refused(tmp_path):
+    with pytest.raises(DriftlabError, match="no folder at"):
+        trained(tmp_path, 'trainer="folders"', f'folders.path="{tmp_path}/nowhere"')
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DriftlabError, match="holds no checkpoint"):
+        trained(tmp_path, 'trainer="folders"', f'folders.path="{tmp_path}/empty"')
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("grpo.prompts=9", "grpo.prompts is 9, but the training batch has 8"),
+        ("grpo.micro_batch=7", "must be a whole number of micro batches"),
+        ('anchor={penalty = "l2", lambda = 1.0}', "anchor is set, but it belongs to evolution strategies"),
+        ('control="base"', "control is set, but it belongs to evolution strategies"),
+        ("measure.at=[9]", "measure.at names step 9, but the run ends at step 4"),
+        ('trainer="folders"', r"trainer is folders, but there is no \[folders\] table"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, override, words):
+    with pytest.raises(SpecError, match=words):
+        plan(tmp_path, override)
+
+
+def test_adapters_on_modules_that_do_not_exist(tmp_path):
+    with pytest.raises(SpecError, match=r"names 'w_proj', but the model's linear layers are down_proj, gate_proj"):
+        trained(tmp_path, 'grpo.lora={rank = 2, scale = 4, modules = ["q_proj", "w_proj"]}')
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_trl_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SpecError, match=r"needs the package trl; install it with `pip install 'driftlab\[grpo\]'`"):
+        trained(tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_its_own_table_only(finished):
+    spec = json.loads((finished.path / "run.json").read_text())["spec"]
+    assert spec["es"] is None
+    assert spec["grpo"]["beta"] == 0.0
