@@ -30,10 +30,11 @@ def walk_of(spec: RunSpec) -> Walk:
     """The walk of a run without its rewards.
 
     Raises:
-        SpecError: a control without rollouts, which does not walk.
+        SpecError: a control without rollouts, or another trainer, which does not walk.
     """
-    if not spec.rolls_out:
-        raise SpecError(f"arm {spec.arm!r} is a {spec.control} control, which does not walk: choose others with --arm")
+    if not spec.walks:
+        what = f"is a {spec.control} control" if spec.trainer == "es" else f"has trainer {spec.trainer}"
+        raise SpecError(f"arm {spec.arm!r} {what}, which does not walk: choose others with --arm")
     es, anchor = spec.evolution, spec.anchor
     return Walk(
         population=es.population,

@@ -14,7 +14,7 @@ from driftlab.models.checkpoints import State, rebuild, weights_at
 from driftlab.probes.base import Checkpoint
 from driftlab.run import provenance
 from driftlab.run.plan import PlannedRun
-from driftlab.run.records import Example, Iteration, Measurement
+from driftlab.run.records import CoverageItem, Example, Iteration, Measurement
 from driftlab.run.spec import RunSpec
 from driftlab.run.store import SCHEMA, Manifest, RunStore
 from driftlab.session import Event, Listener, Session, prepare
@@ -142,11 +142,14 @@ def _measure(session: Session, store: RunStore, state: State, updates: Sequence[
     )
     rows: list[Measurement] = []
     examples: list[Example] = []
+    coverage: list[CoverageItem] = []
     for probe in session.probes:
         listen(Event(kind="probing", detail=probe.name))
         found = probe.measure(checkpoint, session.engine)
         rows += found.measurements
         examples += found.examples
+        coverage += found.coverage
+    store.add_coverage(state.step, coverage)
     store.add_measured(state.step, rows, examples)
     listen(Event(kind="measured", step=state.step, seconds=time.perf_counter() - started))
 
@@ -188,7 +191,7 @@ def _check_same(store: RunStore, session: Session) -> None:
 
 def _check_packages(store: RunStore, spec: RunSpec) -> None:
     """One run, one set of packages: a run continued with others would claim numbers that they did not make."""
-    now = provenance.collect(device=spec.model.device, dtype=spec.model.dtype, threads=spec.threads)["packages"]
+    now = _provenance(spec)["packages"]
     for name, version in store.manifest.provenance["packages"].items():
         if now.get(name) != version:
             raise RunError(
@@ -209,5 +212,11 @@ def _manifest(planned: PlannedRun, session: Session) -> Manifest:
         spec=spec.as_dict(),
         model=session.base.described(),
         tasks=dict(session.task_hashes),
-        provenance=provenance.collect(device=spec.model.device, dtype=spec.model.dtype, threads=spec.threads),
+        provenance=_provenance(spec),
+    )
+
+
+def _provenance(spec: RunSpec) -> dict[str, Any]:
+    return provenance.collect(
+        device=spec.model.device, dtype=spec.model.dtype, threads=spec.threads, trainer=spec.trainer
     )

@@ -16,14 +16,14 @@ from driftlab import loop
 from driftlab.errors import DriftlabError, RunError, SpecError
 from driftlab.models import flops
 from driftlab.models.base import load_base
-from driftlab.models.checkpoints import export, weights_at
+from driftlab.models.checkpoints import State, export, weights_at
 from driftlab.models.hashing import weights_hash
 from driftlab.run.plan import PlannedRun, load_plan
 from driftlab.run.records import GradientStep
 from driftlab.run.store import RunStore
-from driftlab.session import Event
+from driftlab.session import Event, prepare
 from driftlab.tasks.targets import target
-from driftlab.trainers.grpo import prompt_order
+from driftlab.trainers.grpo import GrpoTrainer, prompt_order
 from driftlab.trainers.policy import canonical_weights
 from tests.helpers import tiny_llama, weights_of
 from tests.test_loop import files
@@ -150,6 +150,53 @@ def test_probes_read_it_as_they_read_evolution(finished, base):
     assert rows["kl_base_to_step", "embedded_rules"].value > 0
     for quantity in ("predicted_norm", "predicted_norm_alpha", "random_walk_ratio", "step_norm"):
         assert rows[quantity, "all"].status == "skipped"
+
+
+class Seen(GrpoTrainer):
+    """Remembers the rollouts."""
+
+    def _reward(self, prompts, completions, completion_ids, index, **more):
+        rewards = super()._reward(prompts, completions, completion_ids, index, **more)
+        self.rollouts = list(zip(index, completion_ids, rewards, strict=True))
+        return rewards
+
+
+def test_the_first_step_is_adams_of_a_gradient_computed_apart(tmp_path):
+    """The policy gradient with group-standardised rewards, in float64, from the rollouts that TRL drew.
+
+    AdamW's first step is -lr c / (|c| + 1e-8), c the gradient clipped to length 1: -lr times the sign wherever it is
+    large.
+    """
+    planned = plan(tmp_path, "grpo.iterations=1", "measure.every=1", "grpo.temperature=1.0")
+    session = prepare(planned.spec, None, quiet)
+    state = State.at_base(session.base.weights)
+    parts = (session.base, session.target, session.items, session.shape, tmp_path / "trainer", [1])
+    trainer = Seen(planned.spec, state, *parts)
+    trainer.train(lambda update: None, lambda: None)
+    model = copy.deepcopy(session.base.model).double().requires_grad_(True)
+    groups: dict[int, list[tuple[list[int], float]]] = {}
+    for index, ids, reward in trainer.rollouts:
+        groups.setdefault(index, []).append((ids, reward))
+    assert {len(group) for group in groups.values()} == {6}
+    for index, group in groups.items():
+        rewards = torch.tensor([reward for _, reward in group], dtype=torch.float64)
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)  # TRL's epsilon
+        prompt = list(session.prompts[index])
+        for (ids, _), advantage in zip(group, advantages, strict=True):
+            logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+            chosen = logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
+            (-advantage * chosen.mean() / len(trainer.rollouts)).backward()
+    checked, length = 0, sum(float(p.grad.square().sum()) for p in model.parameters()) ** 0.5
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        # There Adam's epsilon takes less than a thousandth.
+        large = gradient.abs() / max(length, 1.0) > 2e-5
+        step = (state.weights[name].double() - session.base.weights[name].double())[large]
+        # A thousandth of the step, and half a unit in the last place of the weight.
+        allowed = 1e-3 * 1e-3 + 2.0**-24 * session.base.weights[name].double()[large].abs()
+        assert ((step + 1e-3 * gradient[large].sign()).abs() <= allowed).all(), name
+        checked += int(large.sum())
+    assert checked > 50_000
 
 
 def test_beta_has_no_default(tmp_path):

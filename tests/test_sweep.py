@@ -314,7 +314,7 @@ BAD: list[tuple[list[str], list[str], str | None, str]] = [
     (["seed=0,1"], [], "ES", "seeds come from --seeds"),
     (["arm=a,b"], [], "ES", "--over cannot sweep arm"),
     (["es={population=4}"], [], "ES", "holds other keys: sweep one of alpha"),
-    (["anchor.lam=1,2"], ["anchor.penalty=l2"], "ES", "spells the key otherwise"),
+    (["anchor.lam=1,2"], ["anchor.penalty=l2"], "ES", "spells it otherwise"),
     (["es.population=4,1"], [], "ES", "use 2 or more"),
     (["es.population=4,6"], [], "EX", "unknown arm 'EX'"),
     (["es.population=4,6"], [], None, "has the arms 'ES', 'ES+AWD-L2', 'shuffled reward', and one is swept"),

@@ -34,9 +34,9 @@ def emulate(
 
     overrides = [*(set_ or []), *([] if model is None else [f"model.source={quoted(model)}"])]
     specs = [planned.spec for planned in plan_of(spec, overrides, arm, None)]
-    # A shuffled-reward arm is the walk of the arm that it controls: shown once. Controls that do not walk are left out.
+    # A shuffled-reward arm is the walk of the arm that it controls: shown once. Arms that do not walk are left out.
     walks: dict[Walk, RunSpec] = {}
-    for one in [one for one in specs if one.rolls_out] or specs:
+    for one in [one for one in specs if one.walks] or specs:
         walks.setdefault(walk_of(one), one)
     sources = {one.model.source for one in walks.values()}
     if len(sources) > 1:

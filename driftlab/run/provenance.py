@@ -15,14 +15,17 @@ from driftlab import __version__
 _PACKAGES = ("torch", "transformers", "tokenizers", "lm-eval", "datasets", "numpy", "safetensors")
 
 
-def collect(*, device: str, dtype: str, threads: int) -> dict[str, Any]:
-    """Provenance of this process, JSON types only."""
+_OF_TRAINERS = {"grpo": ("trl", "peft", "accelerate")}
+
+
+def collect(*, device: str, dtype: str, threads: int, trainer: str = "es") -> dict[str, Any]:
+    """Provenance of this process, JSON types only; with the packages that ``trainer`` runs on."""
     commit, dirty = _revision()
     return {
         "driftlab": __version__,
         "commit": commit,
         "dirty": dirty,
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in (*_PACKAGES, *_OF_TRAINERS.get(trainer, ()))},
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "device": device,

@@ -101,6 +101,11 @@ class RunSpec(Frozen):
         """Whether training evaluates members; a control that does not has no rewards."""
         return self.trainer != "folders" and self.control in ("none", "shuffled-reward")
 
+    @property
+    def walks(self) -> bool:
+        """Whether the weights take steps along fresh noise, so that the random-walk law speaks of them."""
+        return self.trainer == "es" and self.rolls_out
+
     @model_validator(mode="after")
     def _only_es(self) -> Self:
         """What belongs to ES alone must not be set, by an arm or for all arms, where another trainer ignores it."""
