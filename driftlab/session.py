@@ -10,12 +10,15 @@ import torch
 
 from driftlab.engines.population import Rollouts, SequentialRollouts, StackedRollouts, refuse_unstackable
 from driftlab.engines.transformers import TransformersEngine
+from driftlab.errors import SpecError
 from driftlab.models.base import DTYPES, BaseModel, load_base
 from driftlab.models.checkpoints import in_format
 from driftlab.models.flops import Shape, shape_of
 from driftlab.models.folders import steps_in
 from driftlab.probes.base import Probe
+from driftlab.probes.coverage import CoverageProbe
 from driftlab.probes.floor import FloorProbe
+from driftlab.probes.held_out import HeldOutProbe, held_out_items
 from driftlab.probes.kl import KlProbe
 from driftlab.probes.lm_eval import LmEvalProbe
 from driftlab.probes.rounding import RoundingProbe
@@ -84,19 +87,13 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         check_modules(base.model, spec.grpo.lora)
     # Reference texts and step 0 come from the base in the master's format.
     engine.write(in_format(base.weights, spec.precision.resolved.master))
-    probes = _weight_probes(spec)
     harness = _lm_eval_probe(spec, target, engine, listen)
     prompts = tuple(engine.encode(item.prompt, chat=spec.model.chat) for item in items)
-    hashes = {}
-    if harness is not None:
-        probes.append(harness)
-        hashes = {task: harness.settings_hash(task) for task in _measured_tasks(spec, target)}
     floor = _floor_probe(spec, harness, listen)
-    if floor is not None:
-        probes.append(floor)
+    coverage = _coverage_probe(spec, harness, engine, schedule, listen)
+    held_out = _held_out_probe(spec, target, engine, items, prompts)
     kl = _kl_probe(spec, target, engine, harness, prompts, references, listen)
-    if kl is not None:
-        probes.append(kl)
+    found: tuple[Probe | None, ...] = (harness, floor, coverage, held_out, kl)
     return Session(
         spec=spec,
         base=base,
@@ -107,8 +104,8 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         target=target,
         items=items,
         prompts=prompts,
-        probes=tuple(probes),
-        task_hashes=hashes,
+        probes=(*_weight_probes(spec), *(probe for probe in found if probe is not None)),
+        task_hashes={} if harness is None else {t: harness.settings_hash(t) for t in _measured_tasks(spec, target)},
         references={} if kl is None else kl.references,
         item_texts={} if harness is None else harness.item_texts(),
     )
@@ -167,6 +164,51 @@ def _floor_probe(spec: RunSpec, harness: LmEvalProbe | None, listen: Listener) -
         seed=scored.seed,
         progress=lambda task: listen(Event(kind="probing", detail=f"noise floor of {task} done")),
     )
+
+
+def _coverage_probe(
+    spec: RunSpec, harness: LmEvalProbe | None, engine: TransformersEngine, schedule: Sequence[int], listen: Listener
+) -> CoverageProbe | None:
+    """Steps that are not measured are refused: their answers would be missing without a word."""
+    settings = spec.probes.coverage
+    if settings is None or harness is None:
+        return None
+    at = (min(schedule), max(schedule)) if settings.at is None else settings.at
+    late = [step for step in at if step not in schedule]
+    if late:
+        raise SpecError(
+            f"probes.coverage.at names step {late[0]}, but the measured steps are {', '.join(map(str, schedule))}: "
+            "name some of them, or add it to measure.at"
+        )
+    probe = CoverageProbe(
+        harness,
+        tasks=settings.tasks,
+        items=settings.items,
+        samples=settings.samples,
+        k=settings.levels,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        at=at,
+        progress=lambda task: listen(Event(kind="probing", detail=f"sampled answers of {task} done")),
+    )
+    probe.prepare(engine)
+    return probe
+
+
+def _held_out_probe(
+    spec: RunSpec,
+    target: Target,
+    engine: TransformersEngine,
+    batch: Sequence[Item],
+    prompts: Sequence[tuple[int, ...]],
+) -> HeldOutProbe | None:
+    settings, own = spec.probes.held_out, spec.target
+    if settings is None:
+        return None
+    drawn = target.train_items(count=len(batch) + settings.items, seed=own.data_seed, data=spec.data)
+    held_out = held_out_items(drawn, batch, settings.items, target.name)
+    asked = (*prompts, *(engine.encode(item.prompt, chat=spec.model.chat) for item in held_out))
+    return HeldOutProbe(target, batch, held_out, asked, max_new_tokens=own.max_new_tokens)
 
 
 def _kl_probe(

@@ -46,10 +46,20 @@ class Engine(Protocol):
         """Greedy continuations of token-id prompts, in fixed batches of fixed order."""
         ...
 
-    def sample(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, seed: int) -> list[tuple[int, ...]]:
-        """Continuations drawn at temperature 1 from the full vocabulary, with a private generator.
+    def end_tokens(self) -> frozenset[int]:
+        """Ids that end a sequence."""
+        ...
 
-        The end-of-sequence token, where it was drawn, is kept as the last token. Never empty.
+    def sample(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, seed: int, temperature: float = 1.0
+    ) -> list[tuple[int, ...]]:
+        """Continuations drawn from the full vocabulary, each prompt with a private generator of its own.
+
+        Logits are divided by ``temperature``, which is above 0. A prompt that is given several times is answered
+        independently each time. The end-of-sequence token, where it was drawn, is kept as the last token. Never empty.
+
+        Raises:
+            DriftlabError: logits are not finite, so that there is nothing to draw from.
         """
         ...
 

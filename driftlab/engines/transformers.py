@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from driftlab.engines.base import Completion, Weights
+from driftlab.errors import DriftlabError
 
 
 class TransformersEngine:
@@ -76,16 +77,22 @@ class TransformersEngine:
             end = self.tokenizer.eos_token_id
         return frozenset([end] if isinstance(end, int) else end or [])
 
-    def sample(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, seed: int) -> list[tuple[int, ...]]:
+    def sample(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, seed: int, temperature: float = 1.0
+    ) -> list[tuple[int, ...]]:
         drawn: list[tuple[int, ...]] = []
         for batch in self._batches(prompts):
             # One stream per prompt: what one sequence draws does not depend on how long its neighbours are.
             streams = [np.random.default_rng([seed, len(drawn) + row]) for row in range(len(batch))]
-            drawn += self._sample_batch(batch, max_new_tokens, streams)
+            drawn += self._sample_batch(batch, max_new_tokens, streams, temperature)
         return drawn
 
     def _sample_batch(
-        self, batch: Sequence[Sequence[int]], max_new_tokens: int, streams: Sequence[np.random.Generator]
+        self,
+        batch: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        streams: Sequence[np.random.Generator],
+        temperature: float,
     ) -> list[tuple[int, ...]]:
         ids, mask = self._left_pad(batch)
         ends = self.end_tokens()
@@ -99,7 +106,14 @@ class TransformersEngine:
                     input_ids=ids, attention_mask=mask, position_ids=positions, cache=cache, use_cache=True
                 )
                 cache = output.cache
-                cumulative = output.logits[:, -1].float().softmax(-1).double().cumsum(-1).cpu().numpy()
+                # Division by 1 is exact.
+                scaled = output.logits[:, -1].float() / temperature
+                cumulative = scaled.softmax(-1).double().cumsum(-1).cpu().numpy()
+                if not np.isfinite(cumulative[:, -1]).all():
+                    raise DriftlabError(
+                        f"logits at temperature {temperature:g} are not finite, so no answer can be drawn: the weights "
+                        "or the activations overflowed, or the temperature is too small"
+                    )
                 chosen = [
                     min(int(np.searchsorted(row, stream.random() * row[-1], side="right")), len(row) - 1)
                     for row, stream in zip(cumulative, streams, strict=True)

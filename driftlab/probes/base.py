@@ -8,7 +8,7 @@ from typing import Protocol
 
 from driftlab.engines.base import Engine, Weights
 from driftlab.es.survival import Survival
-from driftlab.run.records import Example, Iteration, Measurement
+from driftlab.run.records import CoverageItem, Example, Iteration, Measurement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +36,7 @@ class Measured:
 
     measurements: tuple[Measurement, ...]
     examples: tuple[Example, ...] = ()
+    coverage: tuple[CoverageItem, ...] = ()
 
 
 class Probe(Protocol):

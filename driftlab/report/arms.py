@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from driftlab.drift.paired import over_seeds
 from driftlab.drift.stats import (
@@ -29,10 +30,12 @@ _CONTROL_NUMBERS = ["step", "change", "walk", "difference", "low", "high", "n"]
 CONTROL_COLUMNS = ["arm", "kind", "against", "alike", "task", "profile", "unit", *_CONTROL_NUMBERS, "note"]
 
 Difference = PairedDifference | AverageDifference
+Place = tuple[str, int]
+"""A run and a measured step of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Pooled:
+class Pooled:
     """One comparison in several seeds: the value of each, and the same over items with the seeds' scores averaged."""
 
     values: list[float]
@@ -48,6 +51,21 @@ class _Pooled:
         found = over_seeds(self.values, ends)
         low, high = (found.low, found.high) if known else (None, None)
         return {"mean": found.mean, "sd": found.sd, "low": low, "high": high, "seeds": found.n, "n": found.n}
+
+    def p_value(self) -> float:
+        """Two-sided t test of the interval in ``summary``: the larger of those over items and over seeds.
+
+        NaN for an average over tasks, and where no interval is known.
+        """
+        one = self.items
+        if not isinstance(one, PairedDifference) or one.stderr is None:
+            return float("nan")
+        items = 2 * float(stats.t.sf(abs(one.difference) / one.stderr, one.n_clusters - 1))
+        if len(self.values) == 1 or np.ptp(self.values) == 0:
+            return items
+        count = len(self.values)
+        error = float(np.std(self.values, ddof=1)) / np.sqrt(count)
+        return max(items, 2 * float(stats.t.sf(abs(np.mean(self.values)) / error, count - 1)))
 
 
 def seed_table(
@@ -72,24 +90,33 @@ def seed_table(
                 parts = [changes[step] for changes in members if step in changes]
                 if len(parts) == len(members):
                     where = {"arm": arm, "task": AVERAGE, "profile": profile}
-                    rows.append(where | {"step": step} | _mean(parts).summary())
+                    rows.append(where | {"step": step} | mean_of(parts).summary())
     return pd.DataFrame(rows, columns=SEED_COLUMNS).astype(dict.fromkeys(_SEED_NUMBERS, "float64"))
 
 
-def _arm_changes(seeds: Sequence[TaskScores | None]) -> dict[int, _Pooled]:
+def _arm_changes(seeds: Sequence[TaskScores | None]) -> dict[int, Pooled]:
     known = [one for one in seeds if one is not None and one.steps[0] == 0]
     if len(known) < len(seeds):
         return {}
     steps = [step for step in known[0].steps if step > 0 and all(step in one.steps for one in known)]
-    found = {}
-    for step in steps:
-        pooled = _pool([(one, one.aligned(known[0], 0), one.aligned(known[0], step)) for one in known])
-        if pooled is not None:
-            found[step] = pooled
-    return found
+    found = {step: _change([(one, step) for one in known]) for step in steps}
+    return {step: pooled for step, pooled in found.items() if pooled is not None}
 
 
-def _pool(seeds: Sequence[tuple[TaskScores, Array, Array]]) -> _Pooled | None:
+def _change(seeds: Sequence[tuple[TaskScores, int]]) -> Pooled | None:
+    """Change since the base of runs, each at a step of its own."""
+    first = seeds[0][0]
+    return _pool([(one, one.aligned(first, 0), one.aligned(first, step)) for one, step in seeds])
+
+
+def arm_change(places: Sequence[Place], scores: Scores, task: str) -> Pooled | None:
+    """Change of one task since the base over the runs of an arm, each at its own step; None where one lacks it."""
+    found = [(scores.get((run, task)), step) for run, step in places]
+    known = [(one, step) for one, step in found if one is not None and one.steps[0] == 0 and step in one.steps]
+    return _change(known) if known and len(known) == len(places) else None
+
+
+def _pool(seeds: Sequence[tuple[TaskScores, Array, Array]]) -> Pooled | None:
     """Paired changes of (before, after), in every seed and with the seeds averaged, over the items that all have."""
     usable = np.all([np.isfinite(before) & np.isfinite(after) for _, before, after in seeds], axis=0)
     if not usable.any():
@@ -98,14 +125,14 @@ def _pool(seeds: Sequence[tuple[TaskScores, Array, Array]]) -> _Pooled | None:
     values = [float((after[usable] - before[usable]).mean()) for _, before, after in seeds]
     base = np.mean([before[usable] for _, before, _ in seeds], axis=0)
     tuned = np.mean([after[usable] for _, _, after in seeds], axis=0)
-    return _Pooled(values, paired_difference(base, tuned, *clusters))
+    return Pooled(values, paired_difference(base, tuned, *clusters))
 
 
-def _mean(tasks: Sequence[_Pooled]) -> _Pooled:
+def mean_of(tasks: Sequence[Pooled]) -> Pooled:
     """Unweighted mean over tasks, seed by seed."""
     values = np.mean([task.values for task in tasks], axis=0)
     items = average_difference([task.items for task in tasks if isinstance(task.items, PairedDifference)])
-    return _Pooled([float(value) for value in values], items)
+    return Pooled([float(value) for value in values], items)
 
 
 def control_table(
@@ -148,46 +175,70 @@ def _compare(
 ) -> list[dict[str, Any]]:
     mine, walk = ({row.seed: row.run for row in each(part)} for part in (own, null))
     pairs = [(mine[seed], walk[seed]) for seed in mine if seed in walk]
-    tasks = [target, *profiles]
     measured = [
-        {step for task in tasks if (run, task) in scores for step in scores[run, task].steps}
+        {step for task in (target, *profiles) if (run, task) in scores for step in scores[run, task].steps}
         for pair in pairs
         for run in pair
     ]
     last = max(set.intersection(*measured), default=0) if measured else 0
-    found = {task: _against(pairs, scores, task, last) for task in tasks}
+    places = [((arm, last), (null, last)) for arm, null in pairs if last > 0]
+    found = pair_differences(places, scores, target, averaged, profiles)
     why = "the two arms share no training seed" if not pairs else "not measured in both arms at a common step"
-    rows = [{"task": task, "profile": profiles.get(task)} | _row(found[task], last, why) for task in tasks]
+    return [{"task": task, "profile": profile} | _row(one, last, why) for task, profile, one in found]
+
+
+def pair_differences(
+    pairs: Sequence[tuple[Place, Place]],
+    scores: Scores,
+    target: str,
+    averaged: Sequence[str],
+    profiles: Mapping[str, str],
+) -> list[tuple[str, str | None, tuple[Pooled, Pooled, Pooled] | None]]:
+    """Per task, and average over the prior tasks of a profile: what ``_against`` says, with task and profile.
+
+    An average over one task is left out.
+    """
+    tasks = [target, *profiles]
+    found = {task: _against(pairs, scores, task) for task in tasks}
+    rows: list[tuple[str, str | None, tuple[Pooled, Pooled, Pooled] | None]]
+    rows = [(task, profiles.get(task), found[task]) for task in tasks]
     for profile in dict.fromkeys(profiles[task] for task in averaged):
         members = [found[task] for task in averaged if profiles[task] == profile]
         known = [one for one in members if one is not None]
         if len(members) > 1:
-            mean = None
-            if len(known) == len(members):
-                mean = tuple(_mean(parts) for parts in zip(*known, strict=True))
-            rows.append({"task": AVERAGE, "profile": profile} | _row(mean, last, why))
+            whole = len(known) == len(members)
+            rows.append((AVERAGE, profile, _means(known) if whole else None))
     return rows
 
 
-def _against(pairs: Sequence[tuple[str, str]], scores: Scores, task: str, step: int) -> tuple[_Pooled, ...] | None:
-    """Change of the arm, change of the walk, and arm minus walk, each over the pairs; None where one is missing."""
-    both = [(scores.get((arm, task)), scores.get((null, task))) for arm, null in pairs]
-    known = [(arm, null) for arm, null in both if arm is not None and null is not None]
-    if not known or len(known) < len(pairs) or step == 0:
-        return None
-    if any(one.steps[0] != 0 or step not in one.steps for pair in known for one in pair):
+def _means(tasks: Sequence[tuple[Pooled, Pooled, Pooled]]) -> tuple[Pooled, Pooled, Pooled]:
+    change, other, difference = (mean_of(parts) for parts in zip(*tasks, strict=True))
+    return change, other, difference
+
+
+def _against(pairs: Sequence[tuple[Place, Place]], scores: Scores, task: str) -> tuple[Pooled, Pooled, Pooled] | None:
+    """Change of the arm, change of the other, and arm minus other, each over the pairs; None where one is missing."""
+    both = [((scores.get((a, task)), at), (scores.get((b, task)), there)) for (a, at), (b, there) in pairs]
+    known = [
+        (arm, at, other, there)
+        for (arm, at), (other, there) in both
+        if arm is not None and other is not None
+        if arm.steps[0] == 0 == other.steps[0] and at in arm.steps and there in other.steps
+    ]
+    if not known or len(known) < len(pairs):
         return None
     first = known[0][0]
-    seeds = [(arm, arm.aligned(first, 0), arm.aligned(first, step), null.aligned(first, step)) for arm, null in known]
-    found = (
-        _pool([(arm, base, after) for arm, base, after, _ in seeds]),
-        _pool([(arm, base, walked) for arm, base, _, walked in seeds]),
-        _pool([(arm, walked, after) for arm, _, after, walked in seeds]),
-    )
-    return None if any(one is None for one in found) else found  # type: ignore[return-value]
+    seeds = [
+        (arm, arm.aligned(first, 0), arm.aligned(first, at), other.aligned(first, there))
+        for arm, at, other, there in known
+    ]
+    change = _pool([(arm, base, after) for arm, base, after, _ in seeds])
+    walk = _pool([(arm, base, walked) for arm, base, _, walked in seeds])
+    difference = _pool([(arm, walked, after) for arm, _, after, walked in seeds])
+    return None if change is None or walk is None or difference is None else (change, walk, difference)
 
 
-def _row(found: tuple[_Pooled, ...] | None, step: int, why: str) -> dict[str, Any]:
+def _row(found: tuple[Pooled, ...] | None, step: int, why: str) -> dict[str, Any]:
     if found is None:
         return {"note": why}
     change, walk, difference = (one.summary() for one in found)

@@ -33,7 +33,7 @@ from driftlab.report.runs import (
 from driftlab.report.scores import Scores, TaskScores, named_profile, task_scores
 from driftlab.report.unpaired import TaskAccuracies, task_accuracies, with_controls, with_seeds
 from driftlab.report.verdicts import target_table, verdict_tables
-from driftlab.run.records import Example, Measurement
+from driftlab.run.records import CoverageItem, Example, Measurement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +51,7 @@ class Frames:
         measurements: the stored rows, with run and arm.
         updates: per iteration: reward (mean over members), reward_low, reward_high, step_norm, step_cosine, note, ...
         examples: the stored rows, with run and arm.
+        coverage: the stored problems of sampled answers, with run and arm; empty where no run has any.
         differences: per (run, task, step > 0): paired change since step 0 as a fraction, and what could not be paired.
         averages: per (run, profile, step > 0): unweighted mean change; only when every prior could be paired.
         prior_averages: per (run, profile, step): mean accuracy over priors, and ``target_accuracy``; same rule.
@@ -74,6 +75,7 @@ class Frames:
     measurements: pd.DataFrame
     updates: pd.DataFrame
     examples: pd.DataFrame
+    coverage: pd.DataFrame
     differences: pd.DataFrame
     averages: pd.DataFrame
     prior_averages: pd.DataFrame
@@ -144,6 +146,7 @@ def build_frames(runs: Sequence[RunData], *, margin: float = MARGIN) -> Frames:
         measurements=measurements,
         updates=updates,
         examples=examples,
+        coverage=record_table(pairs, "coverage", CoverageItem),
         differences=differences,
         averages=averages,
         prior_averages=prior_average_table(measurements, target, averaged, profiles),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from driftlab.drift.curves import MARGIN
+from driftlab.report import coverage_figure, plots
 from driftlab.report import figures as drawings
-from driftlab.report import plots
 from driftlab.report.contents import all_tables
 from driftlab.report.folders import check_replaceable, replace_folder
 from driftlab.report.formats import Table, markdown_text, to_csv, to_latex, to_markdown, without_folders
@@ -117,25 +117,39 @@ def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
         "samples": samples(frames),
         "sample_length": SAMPLE_LENGTH,
         "settings": shared_and_own(settings([manifest.spec for manifest in manifests])),
-        "provenance": shared_and_own(settings([_provenance(manifest) for manifest in manifests])),
+        "provenance": shared_and_own(settings([provenance(manifest) for manifest in manifests])),
     }
-    files = {name: _template(name, escape).render(context).encode() for name, escape in _PAGES}
+    files = {name: template(name, escape).render(context).encode() for name, escape in _PAGES}
+    files |= figure_files(figures)
+    files |= table_files(tables.values())
+    files["tables/lost-items.csv"] = frames.lost.to_csv(index=False, lineterminator="\n").encode()
+    return files
+
+
+def figure_files(figures: Iterable[Shown]) -> dict[str, bytes]:
+    """Path and content of the figures that could be drawn."""
+    files = {}
     for figure in figures:
         if figure.png is not None and figure.svg is not None:
             files[f"figures/{figure.name}.png"] = figure.png
             files[f"figures/{figure.name}.svg"] = figure.svg
-    for name, table in tables.items():
-        for suffix, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
-            files[f"tables/{name}.{suffix}"] = write(table).encode()
-    files["tables/lost-items.csv"] = frames.lost.to_csv(index=False, lineterminator="\n").encode()
     return files
+
+
+def table_files(tables: Iterable[Table]) -> dict[str, bytes]:
+    """Path and content of every table in its three formats."""
+    formats = (("csv", to_csv), ("md", to_markdown), ("tex", to_latex))
+    return {f"tables/{table.name}.{suffix}": write(table).encode() for table in tables for suffix, write in formats}
 
 
 _PAGES = (("report.html", True), ("report.md", False))
 
 
 def draw(frames: Frames) -> list[Shown]:
-    """The figures in order; one whose rows do not exist says so instead of showing empty axes."""
+    """The figures in order; one whose rows do not exist says so instead of showing empty axes.
+
+    Sampled answers, which few runs ask for, have a figure only where there are some.
+    """
     accuracy = accuracy_rows(frames.measurements)
     target = accuracy[(accuracy["group"] == frames.target) & (accuracy["status"] == "ok")]
     prior = accuracy[accuracy["group"].isin(frames.priors) & (accuracy["status"] == "ok")]
@@ -152,6 +166,17 @@ def draw(frames: Frames) -> list[Shown]:
     for name, title, build, rows in plan:
         png, svg = plots.save(build(frames)) if rows else (None, None)
         shown.append(Shown(name=name, title=title, caption=texts[name], png=png, svg=svg))
+    if coverage_figure.drawable(frames):
+        png, svg = plots.save(coverage_figure.coverage_figure(frames))
+        shown.append(
+            Shown(
+                name=coverage_figure.NAME,
+                title=coverage_figure.TITLE,
+                caption=coverage_figure.caption(frames),
+                png=png,
+                svg=svg,
+            )
+        )
     return shown
 
 
@@ -200,7 +225,8 @@ def _verdict(row: pd.Series) -> str:
     return ", ".join(words)
 
 
-def _provenance(manifest: Any) -> dict[str, Any]:
+def provenance(manifest: Any) -> dict[str, Any]:
+    """What the page says about how a run came about."""
     kept = {"run_id": manifest.run_id, "digest": manifest.digest, "status": manifest.status}
     return {**kept, "model": manifest.model, "tasks": manifest.tasks, **manifest.provenance}
 
@@ -228,7 +254,8 @@ def _rows_as_markdown(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -
     return to_markdown(table, rest=":---")
 
 
-def _template(name: str, escape: bool) -> jinja2.Template:
+def template(name: str, escape: bool) -> jinja2.Template:
+    """A page's template, with the filters and functions that pages share."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("driftlab.report"),
         autoescape=escape,

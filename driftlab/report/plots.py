@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, LogFormatterSciNotation, MaxNLocator
 
 from driftlab.report.frames import Frames
 from driftlab.report.looks import GREY, STYLE, WIDTH, Look, looks
@@ -79,9 +79,9 @@ def small_multiples(
 
 
 def panels(
-    rows: int, columns: int, height: float, *, sharex: bool = False, sharey: bool = False
+    rows: int, columns: int, height: float, *, sharex: bool = False, sharey: bool = False, width: float = WIDTH
 ) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(WIDTH, height))
+    figure = Figure(figsize=(width, height))
     return figure, list(figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).ravel())
 
 
@@ -163,3 +163,55 @@ def iteration_bar(figure: Figure, axes: Axes, last: int) -> tuple[Any, str]:
     colours = mpl.cm.ScalarMappable(norm=norm, cmap=name)
     figure.colorbar(colours, ax=axes, label="iteration", ticks=MaxNLocator(integer=True, nbins=5))
     return norm, name
+
+
+def counted(axes: Axes) -> None:
+    """A horizontal axis from 0 for large counts, written with SI prefixes: ``20k``, ``5G``."""
+    # Half a marker of room for what has spent nothing.
+    axes.set_xlim(left=-0.03 * axes.get_xlim()[1])
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def decades(axes: Axes) -> None:
+    """A logarithmic vertical axis; labels between the powers of ten only where there are few of them."""
+    axes.set_yscale("log", nonpositive="mask")
+    axes.yaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(1.8, 0.4)))
+    axes.tick_params(axis="y", which="minor", labelsize=7)
+
+
+def on_edge(axes: Axes, x: Iterable[float], colour: str, marker: str) -> None:
+    """Markers on the bottom edge, for values that the vertical axis cannot show."""
+    places = list(x)
+    axes.plot(
+        places,
+        [0.04] * len(places),
+        transform=axes.get_xaxis_transform(),
+        marker=marker,
+        markersize=5,
+        linestyle="",
+        color=colour,
+    )
+
+
+def heat_map(
+    figure: Figure, axes: Axes, values: np.ndarray, texts: list[list[str]], rows: list[str], columns: list[str]
+) -> None:
+    """A matrix of positive values on a logarithmic colour scale, each cell with its text; NaN and 0 are left grey."""
+    shown = np.ma.masked_invalid(np.where(values > 0, values, np.nan))
+    colours = mpl.colormaps["viridis_r"].with_extremes(bad="#d9d9d9")
+    low, high = (float(shown.min()), float(shown.max())) if shown.count() else (1.0, 1.0)
+    norm = mpl.colors.LogNorm(low, high if high > low else low * 10)
+    axes.imshow(shown, cmap=colours, norm=norm, aspect="auto")
+    for (row, column), masked in np.ndenumerate(np.ma.getmaskarray(shown)):
+        # Dark cells get white text.
+        dark = not masked and norm(shown[row, column]) > 0.55
+        ink = "white" if dark else "black"
+        axes.text(column, row, texts[row][column], ha="center", va="center", fontsize=7, color=ink)
+    axes.set_xticks(range(len(columns)), columns, fontsize=8)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    figure.colorbar(mpl.cm.ScalarMappable(norm=norm, cmap=colours), ax=axes, label="nats per token", pad=0.02)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from driftlab.errors import DriftlabError
 from driftlab.report.formats import flat
-from driftlab.run.records import Example, Iteration, Measurement, Update
+from driftlab.run.records import CoverageItem, Example, Iteration, Measurement, Update
 from driftlab.run.store import Manifest, RunStore
 from driftlab.tasks.targets import TARGETS
 
@@ -23,7 +23,8 @@ from driftlab.tasks.targets import TARGETS
 class RunData:
     """Everything a report uses of one run.
 
-    ``notices`` says in words what was repaired while reading; ``items`` holds the items' texts by task and item.
+    ``notices`` says in words what was repaired while reading; ``items`` holds the items' texts by task and item;
+    ``coverage`` is empty where no answers were sampled.
     """
 
     path: Path
@@ -33,6 +34,7 @@ class RunData:
     examples: Sequence[Example]
     notices: Sequence[str] = ()
     items: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    coverage: Sequence[CoverageItem] = ()
 
 
 def read_run(path: Path) -> RunData:
@@ -47,6 +49,7 @@ def read_run(path: Path) -> RunData:
         examples=examples,
         notices=tuple(store.notices),
         items=store.items(),
+        coverage=[problem for step in store.example_steps() for problem in store.coverage(step)],
     )
 
 

@@ -217,11 +217,11 @@ def kl_table(frames: Frames) -> Table:
 
 def _nats(row: Mapping[str, Any]) -> str:
     if pd.isna(row["stderr"]):
-        return f"{_digits(row['value'])} [no interval]"
+        return f"{digits(row['value'])} [no interval]"
     low, high = (row["value"] + side * t_quantile(row["n"]) * row["stderr"] for side in (-1, 1))
-    return f"{_digits(row['value'])} [{_digits(low)}, {_digits(high)}]".replace("-", "−")
+    return f"{digits(row['value'])} [{digits(low)}, {digits(high)}]".replace("-", "−")
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Three significant digits, trailing zeros kept."""
     return f"{value:#.3g}".rstrip(".")

@@ -224,12 +224,65 @@ class FloorProbeSpec(Frozen):
     items: Annotated[int, Field(ge=1)] | None = None
 
 
+class CoverageProbeSpec(Frozen):
+    """``samples`` answers to each of ``items`` problems per task, a seeded subset of those of ``lm_eval``.
+
+    ``k`` of pass@k beside 1, null for the powers of two up to ``samples``; ``tasks``, null for the target's own and
+    every generative prior; ``at``, measured steps at which to sample, null for the first and the last.
+    """
+
+    samples: Annotated[int, Field(ge=2)]
+    items: Annotated[int, Field(ge=1)]
+    k: Annotated[tuple[Annotated[int, Field(ge=1, le=32)], ...], Field(min_length=1)] | None = None
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    seed: Annotated[int, Field(ge=0)] = 0
+    at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Every k, ascending, 1 among them."""
+        powers = tuple(k for k in (2, 4, 8, 16, 32) if k <= self.samples)
+        return tuple(sorted({1, *(powers if self.k is None else self.k)}))
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.levels[-1] > self.samples:
+            raise ValueError(
+                f"probes.coverage.k holds {self.levels[-1]}, but {self.samples} answers are drawn for a problem "
+                "(probes.coverage.samples): draw as many as the largest k"
+            )
+        if self.temperature == 0:
+            raise ValueError(
+                "probes.coverage.temperature is 0, but several greedy answers are one answer, and that is what "
+                "probes.lm_eval measures: use a temperature above 0"
+            )
+        return self
+
+
+class HeldOutProbeSpec(Frozen):
+    """``items`` of the target's own training pool that are kept out of the training batch, scored beside it."""
+
+    items: Annotated[int, Field(ge=2)]
+
+
 class ProbesSpec(Frozen):
     weights: WeightsProbeSpec | None = WeightsProbeSpec()
     rounding: RoundingProbeSpec | None = None
     kl: KlProbeSpec | None = None
     lm_eval: LmEvalProbeSpec | None = None
     floor: FloorProbeSpec | None = None
+    coverage: CoverageProbeSpec | None = None
+    held_out: HeldOutProbeSpec | None = None
+
+    @model_validator(mode="after")
+    def _coverage_of_something(self) -> Self:
+        if self.coverage is not None and self.lm_eval is None:
+            raise ValueError(
+                "probes.coverage samples answers to the items of probes.lm_eval, which is absent: "
+                "add it or leave coverage out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _floor_of_something(self) -> Self:

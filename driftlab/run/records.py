@@ -115,7 +115,7 @@ class Measurement:
 
     Attributes:
         step: updates applied to the base model when it was measured.
-        probe: ``weights``, ``rounding``, ``kl``, ``lm_eval`` or ``floor``.
+        probe: ``weights``, ``rounding``, ``kl``, ``lm_eval``, ``floor`` or ``coverage``.
         quantity: the glossary's name for it, for example ``accuracy``.
         group: task, text set or layer group; ``all`` for the whole model.
         value: None exactly when ``status`` is not ``ok``.
@@ -176,3 +176,28 @@ class Example:
     output: str | None
     stratum: str | None = None
     answer: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoverageItem:
+    """One problem at one checkpoint, answered several times by sampling.
+
+    Attributes:
+        task, item, cluster: as in ``Example``.
+        samples: answers drawn.
+        correct, parsed, truncated: how many of them are right, could be read, met the token limit.
+        distinct, distinct_correct: different answers among those that could be read, and among the right ones.
+        entropy: plug-in entropy of the answers that could be read, in nats; None where none could.
+    """
+
+    step: int
+    task: str
+    item: str
+    cluster: str
+    samples: int
+    correct: int
+    parsed: int
+    truncated: int
+    distinct: int
+    distinct_correct: int
+    entropy: float | None

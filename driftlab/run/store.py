@@ -7,18 +7,18 @@ when its ``examples`` file exists, which is written last; rows of an incomplete 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import shutil
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from driftlab.errors import RunError
-from driftlab.run.records import Cost, Example, GradientStep, Iteration, Measurement, Update
+from driftlab.run.lines import Record, compressed, line, parse
+from driftlab.run.records import CoverageItem, Example, GradientStep, Iteration, Measurement, Update
 
 SCHEMA = 4
 # The first release that reads a schema; every schema ever written stays listed.
@@ -27,8 +27,6 @@ _ITEMS = "items.json.gz"
 
 ItemTexts = Mapping[str, Mapping[str, Mapping[str, str]]]
 """By task and item: ``question``, the item's own prompt, and ``right``, its right answer."""
-
-Record = TypeVar("Record", Update, GradientStep, Measurement, Example)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +74,7 @@ class RunStore:
         store = cls(partial, manifest, [])
         store._write_manifest()
         _replace(partial / "references.json", json.dumps(references, separators=(",", ":")).encode())
-        _replace(partial / _ITEMS, _compressed(json.dumps(items, ensure_ascii=False, separators=(",", ":"))))
+        _replace(partial / _ITEMS, compressed(json.dumps(items, ensure_ascii=False, separators=(",", ":"))))
         partial.rename(path)
         return cls(path, manifest, [])
 
@@ -130,9 +128,9 @@ class RunStore:
     def add_measured(self, step: int, measurements: Iterable[Measurement], examples: Iterable[Example]) -> None:
         """Rows first, then the examples file, whose presence says that the step is complete."""
         _append(self.path / "measurements.jsonl", measurements)
-        lines = "".join(_line(example) for example in examples)
+        lines = "".join(line(example) for example in examples)
         (self.path / "examples").mkdir(exist_ok=True)
-        _replace(self._examples_file(step), _compressed(lines))
+        _replace(self._examples_file(step), compressed(lines))
 
     def measurements(self) -> list[Measurement]:
         """Rows of complete steps."""
@@ -147,7 +145,23 @@ class RunStore:
     def examples(self, step: int) -> list[Example]:
         file = self._examples_file(step)
         lines = _decompressed(file).split(b"\n")[:-1]
-        return [_parse(line, Example, file, number) for number, line in enumerate(lines, start=1)]
+        return [parse(text, Example, file, number) for number, text in enumerate(lines, start=1)]
+
+    def add_coverage(self, step: int, problems: Iterable[CoverageItem]) -> None:
+        """Before ``add_measured``; replaces what an interrupted measurement left. Without problems there is no file."""
+        text = "".join(line(problem) for problem in problems)
+        if text:
+            (self.path / "coverage").mkdir(exist_ok=True)
+            _replace(self._coverage_file(step), compressed(text))
+
+    def coverage(self, step: int) -> list[CoverageItem]:
+        """What was sampled at a completely measured step; nothing where it was not asked for."""
+        file = self._coverage_file(step)
+        lines = _decompressed(file).split(b"\n")[:-1] if file.is_file() else []
+        return [parse(text, CoverageItem, file, number) for number, text in enumerate(lines, start=1)]
+
+    def _coverage_file(self, step: int) -> Path:
+        return self.path / "coverage" / f"step-{step:06d}.jsonl.gz"
 
     def _examples_file(self, step: int) -> Path:
         return self.path / "examples" / f"step-{step:06d}.jsonl.gz"
@@ -165,7 +179,7 @@ class RunStore:
             (self.path / "measurements.jsonl", self.measurements()),
         ):
             if file.exists():
-                text = "".join(_line(record) for record in records).encode()
+                text = "".join(line(record) for record in records).encode()
                 if text != file.read_bytes():
                     _replace(file, text)
 
@@ -227,7 +241,7 @@ class RunStore:
         if torn:
             # A line without its newline was being written when the process ended.
             self.notices.append(f"{file}: dropped a torn last line ({len(torn)} bytes)")
-        return [_parse(line, kind, file, number) for number, line in enumerate(lines, start=1)]
+        return [parse(text, kind, file, number) for number, text in enumerate(lines, start=1)]
 
 
 def find_runs(folder: Path) -> list[RunStore]:
@@ -247,33 +261,6 @@ def in_order(stores: Iterable[RunStore]) -> list[RunStore]:
     return sorted(stores, key=place)
 
 
-def _line(record: Iteration | Measurement | Example) -> str:
-    return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
-
-
-def _parse(line: bytes | str, kind: type[Record], file: Path, number: int) -> Record:
-    try:
-        document = json.loads(line)
-        names = {field.name for field in fields(kind)}
-        unknown = set(document) - names
-        if unknown:
-            raise ValueError(f"unknown field {sorted(unknown)[0]}")
-        lists = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
-        if document.get("cost") is not None:
-            document["cost"] = Cost(**document["cost"])
-        return kind(**{**document, **lists})
-    except (ValueError, TypeError) as error:
-        raise RunError(f"{file} line {number} is not a valid record ({error}); restore the file from a copy") from None
-
-
-def _compressed(text: str) -> bytes:
-    """gzip without time and name in the header: the same text gives the same bytes."""
-    buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as stream:
-        stream.write(text.encode())
-    return buffer.getvalue()
-
-
 def _decompressed(file: Path) -> bytes:
     try:
         return gzip.decompress(file.read_bytes())
@@ -283,7 +270,7 @@ def _decompressed(file: Path) -> bytes:
 
 def _append(file: Path, records: Iterable[Iteration | Measurement]) -> None:
     with file.open("ab") as stream:
-        stream.write("".join(_line(record) for record in records).encode())
+        stream.write("".join(line(record) for record in records).encode())
         stream.flush()
         os.fsync(stream.fileno())
 

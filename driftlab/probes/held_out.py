@@ -1,0 +1,92 @@
+"""The training reward beside the reward on items of the same kind that training never sees.
+
+Both are earned greedily by the checkpoint itself, so that they can be subtracted: what a trainer reports is the mean
+over perturbed members, or over sampled answers, and always on the batch that it fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from driftlab.engines.base import Engine
+from driftlab.errors import SpecError
+from driftlab.probes.base import Checkpoint, Measured
+from driftlab.probes.rows import Rows
+from driftlab.tasks.base import Item, Score, Target
+
+
+def held_out_items(drawn: Sequence[Item], batch: Sequence[Item], count: int, task: str) -> tuple[Item, ...]:
+    """The first ``count`` of ``drawn`` that are not in ``batch``, by content.
+
+    Raises:
+        SpecError: there are fewer.
+    """
+    trained = {item.id for item in batch}
+    left = tuple({item.id: item for item in drawn if item.id not in trained}.values())
+    if len(left) < count:
+        raise SpecError(
+            f"probes.held_out.items is {count}, but {task} has {len(left)} items beside the training batch: lower it"
+        )
+    return left[:count]
+
+
+class HeldOutProbe:
+    """Rows (unit): ``training_reward`` and ``held_out_reward`` (reward), ``training_accuracy`` and
+    ``held_out_accuracy`` (fraction), and ``reward_gap``, training minus held-out (reward).
+
+    Errors are over items. The two sets are independent draws, so the gap's error is the root of the sum of squares.
+
+    Args:
+        batch, held_out: items; ``prompts`` are token ids, those of the batch first.
+    """
+
+    name = "held_out"
+
+    def __init__(
+        self,
+        target: Target,
+        batch: Sequence[Item],
+        held_out: Sequence[Item],
+        prompts: Sequence[tuple[int, ...]],
+        *,
+        max_new_tokens: int,
+    ) -> None:
+        self.target, self.batch, self.held_out = target, tuple(batch), tuple(held_out)
+        self.prompts, self.max_new_tokens = tuple(prompts), max_new_tokens
+
+    def prepare(self, engine: Engine) -> None:
+        """Nothing to prepare: items and prompts are given."""
+
+    def measure(self, checkpoint: Checkpoint, engine: Engine) -> Measured:
+        answers = engine.generate(self.prompts, max_new_tokens=self.max_new_tokens)
+        items = (*self.batch, *self.held_out)
+        scores = [self.target.score(item, answer.text) for item, answer in zip(items, answers, strict=True)]
+        rows = Rows(checkpoint.step, self.name)
+        seen, unseen = scores[: len(self.batch)], scores[len(self.batch) :]
+        errors = [self._add(rows, name, found) for name, found in (("training", seen), ("held_out", unseen))]
+        gap = _mean([score.reward for score in seen]) - _mean([score.reward for score in unseen])
+        error = None if None in errors else math.hypot(*(e for e in errors if e is not None))
+        note = f"training batch of {len(seen)} minus {len(unseen)} held-out items"
+        rows.add("reward_gap", gap, "reward", len(scores), group=self.target.name, stderr=error, note=note)
+        return Measured(measurements=tuple(rows.rows))
+
+    def _add(self, rows: Rows, which: str, scores: Sequence[Score]) -> float | None:
+        """The rows of one set; gives the standard error of its reward."""
+        rewards, correct = [score.reward for score in scores], [float(score.correct) for score in scores]
+        n, group, note = len(scores), self.target.name, "greedy answers of the checkpoint itself"
+        error = _error(rewards)
+        rows.add(f"{which}_reward", _mean(rewards), "reward", n, group=group, stderr=error, note=note)
+        rows.add(f"{which}_accuracy", _mean(correct), "fraction", n, group=group, stderr=_error(correct), note=note)
+        return error
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _error(values: Sequence[float]) -> float | None:
+    """Standard error of the mean; None for a single item."""
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
