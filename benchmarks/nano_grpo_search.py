@@ -4,9 +4,8 @@
 
 For each learning rate, GRPO (beta 0) on all weights and on adapters, as in the preset nano-es-grpo. The score is the
 mean training reward of the last ten iterations, averaged over the seeds; the highest score wins, the smaller learning
-rate on a tie within one standard error, as benchmarks/nano_search.py chose sigma. Runs are 40 iterations long, not 100 as
-in the comparison, and measure no task. Seeds here
-(100, 101) are not those of the comparison (0, 1, 2).
+rate on a tie within one standard error, as benchmarks/nano_search.py chose sigma. Runs are 40 iterations long, not 100
+as in the comparison, and measure no task. Seeds here (100, 101) are not those of the comparison (0, 1, 2).
 """
 
 from __future__ import annotations

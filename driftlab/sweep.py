@@ -241,7 +241,10 @@ def _value(run: PlannedRun, name: str, anchored: bool) -> Value:
     found: Any = run.spec.as_dict()
     for part in name.split("."):
         if not isinstance(found, dict) or part not in found:
-            raise SpecError(f"--over names {name}, but the arm has no such key, or run.json spells it otherwise; 'driftlab show' prints them")
+            raise SpecError(
+                f"--over names {name}, but the arm has no such key, or run.json spells it otherwise; "
+                "'driftlab show' prints them"
+            )
         found = found[part]
     if isinstance(found, dict):
         raise SpecError(f"--over names {name}, which holds other keys: sweep one of {', '.join(sorted(found))}")

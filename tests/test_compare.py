@@ -148,6 +148,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[RunData]:
     return [es, store_run(folder, "GRPO", GRPO, trainer="grpo", rollouts=60, norm=1.0, kl=kl)]
 
 
+@pytest.fixture(scope="module")
+def compared(pair: list[RunData]) -> Comparison:
+    return build_comparison(pair, kind="rollouts")
+
+
 def one(table: pd.DataFrame, **where: Any) -> Any:
     for column, value in where.items():
         table = table[table[column] == value]
@@ -165,8 +170,8 @@ def indicator(items: Any) -> np.ndarray:
     return np.isin(np.arange(N), list(items)).astype(float)
 
 
-def test_each_run_is_read_at_its_own_step(pair: list[RunData]) -> None:
-    found = build_comparison(pair, kind="rollouts").chosen
+def test_each_run_is_read_at_its_own_step(compared: Comparison) -> None:
+    found = compared.chosen
     assert found.runs["step"].tolist() == [10, 5]
     assert found.runs["rollouts"].tolist() == [200, 300]
     # Forward 100 a rollout, backward 200 for GRPO.
@@ -230,6 +235,10 @@ def test_over_seeds_the_pair_is_the_unit(tmp_path: Path) -> None:
     assert row["high"] - row["difference"] == pytest.approx(max(over_seeds, over_items))
     assert over_items > over_seeds
     assert mean == pytest.approx(values.mean())
+    p_items = 2 * stats.t.sf(mean / (over_items / stats.t.ppf(0.975, N - 1)), N - 1)
+    p_seeds = 2 * stats.ttest_1samp(values, 0, alternative="greater").pvalue
+    assert p_items != pytest.approx(p_seeds)
+    assert row["p_value"] == pytest.approx(max(p_items, p_seeds))
 
 
 def test_seeds_that_nobody_shares_are_paired_in_order(tmp_path: Path) -> None:
@@ -286,8 +295,8 @@ def test_ratio_of_one_and_of_several_pairs() -> None:
         geometric_ratio([], 0.0)
 
 
-def test_norms_and_divergences_at_the_match(pair: list[RunData]) -> None:
-    found = build_comparison(pair, kind="rollouts").chosen
+def test_norms_and_divergences_at_the_match(compared: Comparison) -> None:
+    found = compared.chosen
     # ES stands at step 10 of 20, GRPO at its last.
     assert one(found.norms, arm="ES")["value"] == pytest.approx(45.0)
     row = one(found.kl, arm="ES", group="toy_choice")
@@ -306,7 +315,11 @@ def test_norms_and_divergences_at_the_match(pair: list[RunData]) -> None:
     spread = math.exp(stats.t.ppf(0.975, 15) * math.hypot(0.1, 0.1))
     assert (target["low"], target["high"]) == pytest.approx((200 / spread, 200 * spread))
     priors = one(found.ratios, quantity=KL_PRIORS)
-    assert priors["value"] == pytest.approx(math.sqrt((0.01 / 0.2) * (0.04 / 0.05)))
+    geometric = math.sqrt((0.01 / 0.2) * (0.04 / 0.05))
+    # The mean of two logarithms, each with the error of two values: sqrt(4 * 0.1^2) / 2.
+    spread = math.exp(stats.t.ppf(0.975, 15) * 0.1)
+    ends = (geometric, geometric / spread, geometric * spread)
+    assert (priors["value"], priors["low"], priors["high"]) == pytest.approx(ends)
 
 
 def test_a_divergence_over_seeds_is_no_surer_than_over_texts(tmp_path: Path) -> None:
@@ -330,20 +343,19 @@ def test_curves_and_their_means(tmp_path: Path) -> None:
     assert mean_curve(lacking, "step")["x"].tolist() == [0.0, 20.0]
 
 
-def test_norms_far_apart_stand_on_a_logarithmic_axis(pair: list[RunData], tmp_path: Path) -> None:
+def test_norms_far_apart_stand_on_a_logarithmic_axis(compared: Comparison) -> None:
     """Norms of 90 and 1 in one panel; a divergence of 0 after the base is marked on the edge and never drawn."""
-    found = build_comparison(pair, kind="rollouts")
-    curves = curve_table(found)
-    norms, *_, accuracy = curve_figure(found, curves).axes[::4]
-    assert (norms.get_yscale(), accuracy.get_yscale()) == ("log", "linear")
-    assert {axes.get_ylim() for axes in curve_figure(found, curves).axes[:4]} == {norms.get_ylim()}
+    curves = curve_table(compared)
+    panels = curve_figure(compared, curves).axes
+    assert (panels[0].get_yscale(), panels[8].get_yscale()) == ("log", "linear")
+    assert {axes.get_ylim() for axes in panels[:4]} == {panels[0].get_ylim()}
     still = curves.copy()
     zero = (still["quantity"] == "KL") & (still["group"] == TARGET) & (still["arm"] == "ES") & (still["step"] == 10)
     still.loc[zero, "value"] = 0.0
-    first = kl_figure(found, still).axes[0]
+    first = kl_figure(compared, still).axes[0]
     edge = [line for line in first.lines if line.get_marker() == "v"]
     assert [list(line.get_xdata()) for line in edge] == [[10]]
-    cells = [text.get_text() for text in heat_figure(found).axes[0].texts]
+    cells = [text.get_text() for text in heat_figure(compared).axes[0].texts]
     assert cells[0].startswith("0.0100\n[")
     assert len(cells) == 2 * (len(TASKS) + 1)
 
@@ -387,7 +399,7 @@ def test_published_numbers_support_the_published_claims(tmp_path: Path) -> None:
         "on the target GRPO moves the output further": HOLDS,
         "no difference in what is lost": HOLDS,
     }
-    tight = build_comparison(runs, margin=0.01)
+    tight = replace(found, frames=replace(found.frames, margin=0.01))
     assert said(tight)["both reach the same target accuracy"] == UNKNOWN
     matched = build_comparison(runs, kind="target", margin=0.1)
     assert said(matched)["both reach the same target accuracy"] == UNKNOWN
@@ -406,18 +418,23 @@ def test_claims_that_do_not_hold(tmp_path: Path) -> None:
     assert words["on the target GRPO moves the output further"] == FAILS
 
 
-def test_no_claim_without_both_and_none_about_unlike_texts(pair: list[RunData], tmp_path: Path) -> None:
+def test_no_claim_without_both_and_none_about_unlike_texts(
+    pair: list[RunData], compared: Comparison, tmp_path: Path
+) -> None:
     assert claims(build_comparison([store_run(tmp_path, arm, ES) for arm in ("ES", "B")])) == []
+    stored, turned = one(compared.chosen.pairs, task=TARGET), claims(compared)[0].number
+    # Stored is GRPO minus ES, a claim is about ES minus GRPO.
+    assert (turned.value, turned.low, turned.high) == (-stored["difference"], -stored["high"], -stored["low"])
     spec = dict(pair[1].manifest.spec)
     spec["probes"] = spec["probes"] | {"kl": {"sequences": 16, "seed": 999}}
     other = replace(pair[1], manifest=replace(pair[1].manifest, spec=spec))
     words = said(build_comparison([pair[0], other], kind="rollouts"))
     assert words["on the target GRPO moves the output further"] == UNKNOWN
-    assert said(build_comparison(pair, kind="rollouts"))["on the target GRPO moves the output further"] == HOLDS
+    assert said(compared)["on the target GRPO moves the output further"] == HOLDS
 
 
-def test_sentences_claim_what_their_intervals_show(pair: list[RunData]) -> None:
-    text = " ".join(sentences(build_comparison(pair, kind="rollouts")))
+def test_sentences_claim_what_their_intervals_show(compared: Comparison) -> None:
+    text = " ".join(sentences(compared))
     assert "compared at 300 rollouts" in text
     assert "rollouts 200 to 300 (33.3 % apart)" in text
     assert "This match is coarse" in text
@@ -438,25 +455,26 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_the_command_writes_a_whole_and_reproducible_folder(pair: list[RunData], tmp_path: Path) -> None:
+def test_the_command_writes_a_whole_and_reproducible_folder(
+    pair: list[RunData], compared: Comparison, tmp_path: Path
+) -> None:
     """Bytes of two processes are the same, and a refusal leaves them as they are."""
     runs = str(pair[0].path.parent)
     done = driftlab("compare", runs, "--match", "rollouts", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = build_comparison(pair, kind="rollouts")
     out = tmp_path / "out"
     files = contents(out)
     assert {"README.md", "compare.html", "compare.json", "figures/kl-map.png", "tables/ledger.tex"} <= set(files)
-    again = contents(write_comparison(found, pair, tmp_path / "again"))
+    again = contents(write_comparison(compared, pair, tmp_path / "again"))
     assert [name for name in files if files[name] != again[name]] == []
     assert files.keys() == again.keys()
     document = json.loads(files["compare.json"], parse_constant=pytest.fail)
     assert document["chosen"]["value"] == 300
-    assert document["sentences"] == sentences(found)
+    assert document["sentences"] == sentences(compared)
     norm = next(row for row in document["chosen"]["ratios"] if row["quantity"] == NORM)
     assert norm["low"] is None
     readme, page = files["README.md"].decode(), files["compare.html"].decode()
-    for sentence in sentences(found):
+    for sentence in sentences(compared):
         assert sentence.replace("_", "\\_") in readme
         assert sentence in " ".join(done.stdout.split())
     # ES: 0.5 of 4 s; GRPO: 0.25 of 3.5 s.

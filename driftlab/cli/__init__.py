@@ -10,7 +10,7 @@ from types import FrameType
 import typer
 from rich.markup import escape
 
-from driftlab.cli import compare, foreign, geometry, pilot, reproduce, runs, studies, sweeps
+from driftlab.cli import audit, compare, foreign, geometry, pilot, reproduce, runs, studies, sweeps
 from driftlab.cli.common import STOPPED, err
 from driftlab.errors import DriftlabError
 
@@ -37,6 +37,7 @@ app.command()(reproduce.reproduce)
 app.command()(pilot.pilot)
 app.command()(compare.compare)
 app.command()(geometry.geometry)
+app.command()(audit.audit)
 app.command("import")(foreign.import_run)
 
 models_app = typer.Typer(help="Base models.", no_args_is_help=True)

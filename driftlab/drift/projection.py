@@ -1,8 +1,7 @@
-"""From a few iterations to many: means, totals, and the iteration at which a line reaches a level.
+"""From a few iterations to many: the iteration at which a line reaches a level.
 
-Sources: Fieller 1954 (the set of points at which a fitted line may cross a level); the variance of a mean plus that of
-what is still to be drawn (prediction interval of a sum). A fit that does not carry an answer gives a ``Refusal``, which
-is a result, not an error.
+Source: Fieller 1954 (the set of points at which a fitted line may cross a level). A fit that does not carry an answer
+gives a ``Refusal``, which is a result, not an error.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.polynomial import Polynomial
+from numpy.polynomial.polynomial import polyval
 from scipy import stats
 
 from driftlab.drift.stats import Array, t_quantile
+from driftlab.drift.totals import checked
 
 FEWEST = 4
 """Iterations of a fit: a bend and its error need four."""
@@ -29,22 +30,13 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
-    """A number from ``n`` observations; ``low`` and ``high``, its interval, are None where one value has no spread."""
-
-    value: float
-    low: float | None
-    high: float | None
-    n: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
     """Where a straight line through rewards reaches a score.
 
     Attributes:
         step: iteration, counted from 1 and not rounded, at which the line crosses.
-        low, high: ends of Fieller's interval.
+        low, high: ends of Fieller's interval, which holds if the line goes on straight.
+        bent_low, bent_high: the same if it may bend as a parabola, by ``bent_interval``.
         slope, slope_low, slope_high: reward per iteration, with its interval.
         scatter: standard deviation of the rewards around the line.
         n: iterations fitted.
@@ -53,6 +45,8 @@ class Projection:
     step: float
     low: float
     high: float
+    bent_low: float
+    bent_high: float | None
     slope: float
     slope_low: float
     slope_high: float
@@ -87,49 +81,6 @@ class _Line:
         return self.middle + self.slope * (t - (self.n + 1) / 2)
 
 
-def mean_interval(values: ArrayLike, level: float = 0.95) -> Estimate:
-    """Mean of independent values with Student's interval. Raises ValueError without values or for one not finite."""
-    found = _checked(values)
-    mean, n = float(found.mean()), found.size
-    if n < 2:
-        return Estimate(value=mean, low=None, high=None, n=n)
-    half = t_quantile(n, level) * float(found.std(ddof=1)) / math.sqrt(n)
-    return Estimate(value=mean, low=mean - half, high=mean + half, n=n)
-
-
-def total_interval(values: ArrayLike, count: int, level: float = 0.95) -> Estimate:
-    """Sum of ``count`` values still to be drawn from the law of ``values``, with its prediction interval.
-
-    The sum's error is that of ``count`` times the mean and that of the new values: with their standard deviation s over
-    n values, ``count * mean ± t * s * sqrt(count^2 / n + count)``. Exact for independent normal values.
-
-    Raises:
-        ValueError: no values, one not finite, or a negative count.
-    """
-    found = _checked(values)
-    if count < 0:
-        raise ValueError(f"a total needs a count of 0 or more, got {count}")
-    total, n = count * float(found.mean()), found.size
-    if n < 2:
-        return Estimate(value=total, low=None, high=None, n=n)
-    half = t_quantile(n, level) * float(found.std(ddof=1)) * math.sqrt(count**2 / n + count)
-    return Estimate(value=total, low=total - half, high=total + half, n=n)
-
-
-def ratio_interval(ratios: ArrayLike, level: float = 0.95) -> Estimate:
-    """Geometric mean of positive ratios with Student's interval of their logarithms.
-
-    The interval of the inverse ratios is the inverse of the interval. Raises ValueError for a ratio that is not above
-    0, and as ``mean_interval``.
-    """
-    found = _checked(ratios)
-    if not (found > 0).all():
-        raise ValueError(f"a ratio must be above 0, got {found.min():g}")
-    logs = mean_interval(np.log(found), level)
-    ends = [None if end is None else math.exp(end) for end in (logs.low, logs.high)]
-    return Estimate(value=math.exp(logs.value), low=ends[0], high=ends[1], n=logs.n)
-
-
 def step_to_reach(rewards: Sequence[float], score: float, level: float = 0.95) -> Projection | Refusal:
     """The iteration at which the mean reward reaches ``score``, by a straight line through iterations 1 to n.
 
@@ -150,6 +101,8 @@ def step_to_reach(rewards: Sequence[float], score: float, level: float = 0.95) -
     at ``level`` excludes 0); a slope whose interval holds 0, or that falls; a score further above the line's end than
     the line rose in the pilot. The last because a bend too small to be seen grows with the square of the distance: one
     pilot length beyond the end it counts 13 times what it does at the pilot's own ends, two lengths beyond 37 times.
+    Also a score that no parabola through the rewards reaches, by ``bent_interval``, which says with every answer what a
+    bend that the pilot does not exclude makes of it: rewards approach a bound, and few iterations do not show it.
 
     Raises:
         ValueError: a reward or the score is not finite.
@@ -158,11 +111,14 @@ def step_to_reach(rewards: Sequence[float], score: float, level: float = 0.95) -
         raise ValueError(f"the score must be a number, got {score}")
     if len(rewards) < FEWEST:
         return Refusal(f"{len(rewards)} iterations are too few for a fit: at least {FEWEST} are needed")
-    line = _fit(_checked(rewards))
+    line = _fit(checked(rewards))
     half = t_quantile(line.n - 1, level) * line.scatter / math.sqrt(line.squares)
     unfit = _unfit(line, score, half, level)
     if unfit is not None:
         return unfit
+    bent = bent_interval(rewards, score, level)
+    if bent is None:
+        return Refusal(f"the rewards bend too much to reach {score:g}, by a parabola through the {line.n} iterations")
     gap = (score - line.middle) / line.slope
     g = (half / line.slope) ** 2
     root = half / line.slope * math.sqrt(line.squares) * math.sqrt((1 - g) / line.n + gap**2 / line.squares)
@@ -171,12 +127,44 @@ def step_to_reach(rewards: Sequence[float], score: float, level: float = 0.95) -
         step=centre + gap,
         low=centre + (gap - root) / (1 - g),
         high=centre + (gap + root) / (1 - g),
+        bent_low=bent[0],
+        bent_high=bent[1],
         slope=line.slope,
         slope_low=line.slope - half,
         slope_high=line.slope + half,
         scatter=line.scatter,
         n=line.n,
     )
+
+
+def bent_interval(rewards: Sequence[float], score: float, level: float = 0.95) -> tuple[float, float | None] | None:
+    """First and last iteration, from 1 to 2n - 1, at which a parabola through the rewards may be at ``score``.
+
+    With ``v = u^2 - S/n``, orthogonal to the line, and ``V = sum v^2``, the iterations not rejected are those of
+    ``(m + b u + c v - score)^2 <= q^2 s^2 (1/n + u^2/S + v^2/V)`` with n - 3 degrees of freedom, between roots of a
+    polynomial of degree 4. The last is None where 2n - 1 is among them: the pilot sets no end. None for no iteration.
+
+    Raises:
+        ValueError: fewer than ``FEWEST`` rewards, or one that is not finite.
+    """
+    if len(rewards) < FEWEST:
+        raise ValueError(f"a parabola and its error need {FEWEST} rewards, got {len(rewards)}")
+    line, n = _fit(checked(rewards)), len(rewards)
+    bend, scatter, weight = _parabola(line)
+    u, v = Polynomial([0.0, 1.0]), Polynomial([-line.squares / n, 0.0, 1.0])
+    gap = line.middle - score + line.slope * u + bend * v
+    spread = (t_quantile(n - 2, level) * scatter) ** 2 * (1 / n + u**2 / line.squares + v**2 / weight)
+    excess = gap**2 - spread
+    start, end = -(n - 1) / 2, 1.5 * (n - 1)
+    # Where the parabola itself is at the score none is rejected, even without any scatter.
+    roots = np.concatenate([excess.roots(), gap.roots()]).astype(np.complex128)
+    real = roots.real[np.abs(roots.imag) < _ROUNDING]
+    kept = sorted(real[(start < real) & (real < end)].tolist())
+    if polyval(start, excess.coef) <= 0:
+        kept.insert(0, start)
+    if polyval(end, excess.coef) <= 0:
+        return (kept[0] if kept else end) + (n + 1) / 2, None
+    return (kept[0] + (n + 1) / 2, kept[-1] + (n + 1) / 2) if kept else None
 
 
 def _unfit(line: _Line, score: float, half: float, level: float) -> Refusal | None:
@@ -229,16 +217,22 @@ def _fit(rewards: Array) -> _Line:
 
 def _bend(line: _Line, level: float) -> float | None:
     """Coefficient of the square of the centred iteration; None where its interval holds 0."""
+    bend, scatter, weight = _parabola(line)
+    return bend if abs(bend) > t_quantile(line.n - 2, level) * scatter / math.sqrt(weight) else None
+
+
+def _parabola(line: _Line) -> tuple[float, float, float]:
+    """Coefficient of the square, scatter around the parabola (n - 3 freedom), and V of ``bent_interval``."""
     u = np.arange(line.n) - (line.n - 1) / 2
     # Orthogonal to the line, so that it is fitted to what the line leaves.
-    square = u**2 - (u @ u) / line.n
-    bend = float(square @ line.residuals / (square @ square))
+    square = u**2 - line.squares / line.n
+    weight = float(square @ square)
+    bend = float(square @ line.residuals) / weight
     left = line.residuals - bend * square
-    error = math.sqrt(float(left @ left) / (line.n - 3) / float(square @ square))
-    size = abs(line.middle) + abs(line.slope) * line.n
-    if abs(bend) * np.ptp(square) <= _ROUNDING * size:
-        return None
-    return bend if abs(bend) > t_quantile(line.n - 2, level) * error else None
+    scatter = math.sqrt(float(left @ left) / (line.n - 3))
+    # What rounding leaves of a straight line has no meaning, and would be the largest power of a polynomial.
+    size = _ROUNDING * (abs(line.middle) + abs(line.slope) * line.n)
+    return (bend if abs(bend) * line.n**2 > size else 0.0), (scatter if scatter > size else 0.0), weight
 
 
 def _longer(line: _Line, level: float) -> str:
@@ -257,12 +251,3 @@ def _advised(iterations: int, condition: str) -> str:
     if iterations > LONGEST:
         return f"{condition}, no pilot of up to {LONGEST:,} iterations would do"
     return f"{condition}, a pilot of about {iterations} iterations would do"
-
-
-def _checked(values: ArrayLike) -> Array:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or found.size == 0:
-        raise ValueError(f"a list of at least one value is needed, got shape {found.shape}")
-    if not np.isfinite(found).all():
-        raise ValueError("a value is not finite")
-    return found

@@ -6,15 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driftlab.drift.projection import (
-    Estimate,
-    Projection,
-    Refusal,
-    mean_interval,
-    ratio_interval,
-    step_to_reach,
-    total_interval,
-)
+from driftlab.drift.projection import Projection, Refusal, step_to_reach
+from driftlab.drift.totals import Estimate, mean_interval, ratio_interval, total_interval
 from driftlab.pilot.observe import Observed, observe, shortened
 from driftlab.run.plan import PlannedRun
 from driftlab.run.spec import RunSpec

@@ -21,16 +21,20 @@ FORMAT = 1
 NOTES = (
     "Intervals are of 95 %, by Student's t: of one iteration those of its mean, of totals those of a sum of iterations "
     "still to be run. Iterations count as independent draws from one law; answers that grow longer while the model "
-    "learns, or another load on the machine, are outside them. What was seen once has no interval.",
+    "learns, or another load on the machine, are outside them. No spread: all iterations of the pilot were alike. What "
+    "was seen once has no interval.",
 )
 SCORE_NOTES = (
     "The reward of an iteration is that of its rollouts, drawn before its update. The step is where a straight line "
     "crosses the score, with Fieller's interval, which takes the errors around the line as independent, normal and of "
     "one size. Iterations of one run follow one path, those of ES on one batch too; where their errors are correlated "
     "the interval is too narrow: at 0.5 between neighbours, 95 % are 85 % of 5 iterations and 74 % of 20.",
-    "No line is drawn with fewer than 4 iterations, through a bend, or with a slope not told from 0, nor further above "
-    "its end than it rose in the pilot: one pilot length on, a bend too small to be seen counts 13 times as much as at "
-    "the pilot's ends, two lengths on 37 times.",
+    "Rewards approach a bound, and a short pilot does not show it: then the line is too early. The second interval "
+    "allows every parabola that the pilot does not exclude, up to one pilot length beyond its end. The "
+    "intervals of the totals follow the line.",
+    "No line is drawn with fewer than 4 iterations, through a bend, with a slope not told from 0 at 97.5 %, nor "
+    "further above its end than it rose in the pilot: one pilot length on, a bend too small to be seen counts 13 times "
+    "as much as at the pilot's ends, two lengths on 37 times.",
     "Totals up to a score take step and iteration at 97.5 % each, so that both hold in 95 % (Bonferroni).",
 )
 
@@ -64,11 +68,13 @@ def sentences(pilot: Pilot) -> list[str]:
     if isinstance(pilot.score, Refusal):
         found.append(f"No step is given for the score: {pilot.score.reason}.")
     elif isinstance(pilot.score, Projection):
-        step, slope, scatter = _score(pilot.score)
+        step, bent, slope, scatter = _score(pilot.score)
+        end = "no end" if bent.high is None else f"{bent.high:.0f}"
         found.append(
             f"The score is reached at iteration {step.value:.0f} [{step.low:.0f}, {step.high:.0f}] if a straight line "
             f"through the {pilot.score.n} iterations goes on: {slope.value:.3g} per iteration [{slope.low:.3g}, "
-            f"{slope.high:.3g}], scatter {scatter.value:.2g}."
+            f"{slope.high:.3g}], scatter {scatter.value:.2g}. A bend that the pilot does not exclude would move it to "
+            f"[{bent.low:.0f}, {end}]; the totals hold for the line."
         )
     return found
 
@@ -131,11 +137,18 @@ def _arm(pilot: Pilot) -> dict[str, Any]:
     }
 
 
-def _score(found: Projection) -> tuple[Quantity, Quantity, Quantity]:
-    """Step, slope and scatter; the step is the first whole one."""
-    step, low, high = (float(max(1, math.ceil(end))) for end in (found.step, found.low, found.high))
+def _score(found: Projection) -> tuple[Quantity, Quantity, Quantity, Quantity]:
+    """Step by the line and by a parabola, slope and scatter; steps are the first whole ones."""
+
+    def whole(name: str, low: float, high: float | None, note: str) -> Quantity:
+        step, first = (float(max(1, math.ceil(end))) for end in (found.step, low))
+        last = None if high is None else float(math.ceil(high))
+        return Quantity(name=name, value=step, low=first, high=last, unit="iteration", n=found.n, note=note)
+
+    open_end = "the pilot sets no upper end" if found.bent_high is None else ""
     return (
-        Quantity(name="step", value=step, low=low, high=high, unit="iteration", n=found.n),
+        whole("step", found.low, found.high, "if the line goes on straight"),
+        whole("step, bent", found.bent_low, found.bent_high, "; ".join(filter(None, ("a bend allowed", open_end)))),
         Quantity(
             name="slope",
             value=found.slope,

@@ -17,7 +17,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from driftlab.drift.curves import MARGIN
-from driftlab.report import coverage_figure, plots
+from driftlab.report import coverage_figure, held_out, plots
 from driftlab.report import figures as drawings
 from driftlab.report.contents import all_tables
 from driftlab.report.folders import check_replaceable, replace_folder
@@ -102,7 +102,7 @@ def render(frames: Frames, runs: Sequence[RunData]) -> dict[str, bytes]:
     context: dict[str, Any] = {
         "target": frames.target,
         "runs": list(frames.runs["run"]),
-        "sentences": main_sentences(frames),
+        "sentences": [*main_sentences(frames), *held_out.held_out_words(frames)],
         "scope": SCOPE + SEED_SCOPE * frames.repeated + ITEM_SCOPE * frames.examples.empty,
         "explained": explained(frames),
         "diagnosis": diagnosis(frames),
@@ -148,7 +148,7 @@ _PAGES = (("report.html", True), ("report.md", False))
 def draw(frames: Frames) -> list[Shown]:
     """The figures in order; one whose rows do not exist says so instead of showing empty axes.
 
-    Sampled answers, which few runs ask for, have a figure only where there are some.
+    What few runs ask for has a figure only where there is something.
     """
     accuracy = accuracy_rows(frames.measurements)
     target = accuracy[(accuracy["group"] == frames.target) & (accuracy["status"] == "ok")]
@@ -166,17 +166,14 @@ def draw(frames: Frames) -> list[Shown]:
     for name, title, build, rows in plan:
         png, svg = plots.save(build(frames)) if rows else (None, None)
         shown.append(Shown(name=name, title=title, caption=texts[name], png=png, svg=svg))
-    if coverage_figure.drawable(frames):
-        png, svg = plots.save(coverage_figure.coverage_figure(frames))
-        shown.append(
-            Shown(
-                name=coverage_figure.NAME,
-                title=coverage_figure.TITLE,
-                caption=coverage_figure.caption(frames),
-                png=png,
-                svg=svg,
-            )
-        )
+    optional = (
+        (coverage_figure.drawable(frames), coverage_figure, coverage_figure.coverage_figure),
+        (len(held_out.held_out_rows(frames)) > 0, held_out, held_out.held_out_figure),
+    )
+    for there, module, build in optional:
+        if there:
+            png, svg = plots.save(build(frames))
+            shown.append(Shown(name=module.NAME, title=module.TITLE, caption=module.caption(frames), png=png, svg=svg))
     return shown
 
 

@@ -9,6 +9,8 @@ from driftlab.tasks.base import Target
 from driftlab.tasks.countdown import Countdown, GeneratedCountdown
 from driftlab.tasks.countdown_examples import CountdownWithExamples
 from driftlab.tasks.embedded.countdown import EmbeddedCountdown
+from driftlab.tasks.embedded.rules_written import RulesWritten
+from driftlab.tasks.embedded.twohop_written import TwohopWritten
 from driftlab.tasks.generative.gsm8k import Gsm8k
 from driftlab.tasks.generative.proofwriter import ProofWriter
 
@@ -17,6 +19,8 @@ TARGETS: dict[str, Target] = {
     "countdown_examples": CountdownWithExamples(),
     "countdown_generated": GeneratedCountdown(),
     "embedded_countdown": EmbeddedCountdown(),
+    "embedded_rules_written": RulesWritten(),
+    "embedded_twohop_written": TwohopWritten(),
     "gsm8k": Gsm8k(),
     "proofwriter": ProofWriter(),
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import datasets
 
 from driftlab.tasks.base import Item
-from driftlab.tasks.embedded import continuation, countdown, knowledge, rules, twohop
+from driftlab.tasks.embedded import continuation, countdown, knowledge, rules, rules_written, twohop, twohop_written
 from driftlab.tasks.embedded.documents import Doc, TrainingText
 from driftlab.tasks.embedded.world import SEED, World, build_world
 
@@ -19,6 +19,11 @@ EVALUATION: Mapping[str, Callable[[World], list[Doc]]] = {
     "embedded_knowledge": knowledge.evaluation_docs,
     "embedded_rules": rules.evaluation_docs,
 }
+WRITTEN: Mapping[str, Callable[[World], list[Doc]]] = {
+    "embedded_twohop_written": twohop_written.evaluation_docs,
+    "embedded_rules_written": rules_written.evaluation_docs,
+}
+"""Questions of the suite that are answered by writing: further targets to train on."""
 TRAINING: Sequence[tuple[Callable[[World, random.Random, bool], Iterator[TrainingText]], int]] = (
     (countdown.training_texts, 24),
     (continuation.training_texts, 3),
@@ -35,9 +40,9 @@ def load(task: str, **_: object) -> dict[str, datasets.Dataset]:
     """lm-eval's ``custom_dataset`` hook: the evaluation items of ``task``, always the same ones.
 
     Args:
-        task: name from :data:`EVALUATION`; lm-eval passes the YAML's other metadata too, which is ignored.
+        task: name from :data:`EVALUATION` or :data:`WRITTEN`; lm-eval passes the YAML's other metadata too, which is ignored.
     """
-    return {"test": datasets.Dataset.from_list(EVALUATION[task](build_world(SEED)))}
+    return {"test": datasets.Dataset.from_list({**EVALUATION, **WRITTEN}[task](build_world(SEED)))}
 
 
 def score_countdown(doc: Doc, results: Sequence[str]) -> dict[str, float]:
