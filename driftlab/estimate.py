@@ -46,6 +46,12 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
     if spec.probes.floor is not None:
         own = "all items" if spec.probes.floor.items is None else f"at most {spec.probes.floor.items} items each"
         lines.append(("noise floor", f"the base scored 2 or 3 more times at step 0, {own}"))
+    coverage, held_out = spec.probes.coverage, spec.probes.held_out
+    if coverage is not None:
+        where = "first and last step" if coverage.at is None else f"steps {', '.join(map(str, coverage.at))}"
+        lines.append(("sampled answers", f"{coverage.samples} to each of {coverage.items} problems a task, at {where}"))
+    if held_out is not None:
+        lines.append(("held-out items", f"{held_out.items}, and the training batch, answered at every measured step"))
     if kl is not None:
         lines.append(("reference texts", f"{kl.sequences} of at most {kl.max_new_tokens} tokens for each task"))
     return lines

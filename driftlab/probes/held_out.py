@@ -17,6 +17,12 @@ from driftlab.probes.base import Checkpoint, Measured
 from driftlab.probes.rows import Rows
 from driftlab.tasks.base import Item, Score, Target
 
+QUANTITIES = {
+    "training": ("training_reward", "training_accuracy"),
+    "held_out": ("held_out_reward", "held_out_accuracy"),
+}
+"""Names of the rows by set."""
+
 
 def held_out_items(drawn: Sequence[Item], batch: Sequence[Item], count: int, task: str) -> tuple[Item, ...]:
     """The first ``count`` of ``drawn`` that are not in ``batch``, by content.
@@ -66,20 +72,21 @@ class HeldOutProbe:
         scores = [self.target.score(item, answer.text) for item, answer in zip(items, answers, strict=True)]
         rows = Rows(checkpoint.step, self.name)
         seen, unseen = scores[: len(self.batch)], scores[len(self.batch) :]
-        errors = [self._add(rows, name, found) for name, found in (("training", seen), ("held_out", unseen))]
+        errors = [self._add(rows, QUANTITIES["training"], seen), self._add(rows, QUANTITIES["held_out"], unseen)]
         gap = _mean([score.reward for score in seen]) - _mean([score.reward for score in unseen])
         error = None if None in errors else math.hypot(*(e for e in errors if e is not None))
         note = f"training batch of {len(seen)} minus {len(unseen)} held-out items"
         rows.add("reward_gap", gap, "reward", len(scores), group=self.target.name, stderr=error, note=note)
         return Measured(measurements=tuple(rows.rows))
 
-    def _add(self, rows: Rows, which: str, scores: Sequence[Score]) -> float | None:
+    def _add(self, rows: Rows, names: tuple[str, str], scores: Sequence[Score]) -> float | None:
         """The rows of one set; gives the standard error of its reward."""
         rewards, correct = [score.reward for score in scores], [float(score.correct) for score in scores]
         n, group, note = len(scores), self.target.name, "greedy answers of the checkpoint itself"
         error = _error(rewards)
-        rows.add(f"{which}_reward", _mean(rewards), "reward", n, group=group, stderr=error, note=note)
-        rows.add(f"{which}_accuracy", _mean(correct), "fraction", n, group=group, stderr=_error(correct), note=note)
+        reward, accuracy = names
+        rows.add(reward, _mean(rewards), "reward", n, group=group, stderr=error, note=note)
+        rows.add(accuracy, _mean(correct), "fraction", n, group=group, stderr=_error(correct), note=note)
         return error
 
 

@@ -248,6 +248,12 @@ def _wrong_label(item: Item) -> str:
     return next(label for label in proofwriter.LABELS if label != item.fields["answer"])
 
 
+def _other_option(item: Item) -> str:
+    return next(option for option in item.fields["options"] if option != item.fields["answer"])
+
+
+_WRITTEN = Form(wrap=lambda x: x, right=lambda item: str(item.fields["answer"]), wrong=_other_option)
+
 FORMS: Mapping[str, Form] = {
     "countdown": Form(wrap=lambda x: f"<think> </think><answer>{x}</answer>", right=solution, wrong=_wrong_expression),
     "countdown_examples": Form(wrap=lambda x: f"{x}</answer>", right=solution, wrong=_wrong_expression),
@@ -255,6 +261,8 @@ FORMS: Mapping[str, Form] = {
         wrap=lambda x: f"<think> </think><answer>{x}</answer>", right=solution, wrong=_wrong_expression
     ),
     "embedded_countdown": Form(wrap=lambda x: x, right=_flat_solution, wrong=_wrong_expression),
+    "embedded_rules_written": _WRITTEN,
+    "embedded_twohop_written": _WRITTEN,
     "gsm8k": Form(
         wrap=lambda x: f"#### {x}",
         right=lambda item: gsm8k.right(item.fields),
