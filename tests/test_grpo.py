@@ -259,6 +259,19 @@ def test_adapters_are_merged_exactly_and_live_weights_stay(adapted, base):
         assert values[2] < 1e-5 * values[0] + 1e-6
 
 
+def test_frozen_weights_take_half_a_backward_pass(adapted, base):
+    """Rank 2 on q (in + out) and down (in + out) of every layer; frozen weights pass gradients on, once 2 P."""
+    sizes = [base.weights[name].shape for name in base.weights if "q_proj" in name or "down_proj" in name]
+    adapters = sum(2 * (rows + columns) for rows, columns in sizes)
+    shape = flops.shape_of(base.model)
+    for update in adapted.updates():
+        tokens = update.prompt_tokens + update.generated_tokens
+        saved = 2 * shape.weights * tokens
+        # Forward over everything twice (answers drawn, then trained on); backward twice a forward less what is saved.
+        assert update.cost.backward_flops == pytest.approx(update.cost.forward_flops - saved, rel=1e-14)
+        assert update.cost.forward_flops > 2 * 2 * (shape.weights + adapters) * tokens
+
+
 def test_canonical_weights_equal_pefts_own_merge():
     model = tiny_llama()
     start = weights_of(model)

@@ -10,7 +10,7 @@ from types import FrameType
 import typer
 from rich.markup import escape
 
-from driftlab.cli import audit, compare, foreign, geometry, pilot, reproduce, runs, studies, sweeps
+from driftlab.cli import audit, compare, foreign, geometry, pilot, reproduce, runs, sequence, studies, sweeps
 from driftlab.cli.common import STOPPED, err
 from driftlab.errors import DriftlabError
 
@@ -33,6 +33,7 @@ for command in (
 ):
     app.command()(command)
 app.command()(sweeps.search_lambda)
+app.command()(sequence.sequence)
 app.command()(reproduce.reproduce)
 app.command()(pilot.pilot)
 app.command()(compare.compare)

@@ -97,7 +97,7 @@ class GrpoTrainer:
 
         order = prompt_order(self.spec.seed, len(self.items), self.grpo.prompts, self.grpo.iterations)
         rows = [{"prompt": self._prompt(self.items[index]), "index": index} for index in order]
-        trainer = Timed(
+        trainer: Any = Timed(
             model=self._policy(),
             reward_funcs=[self._reward],
             args=self._config(),
@@ -105,6 +105,9 @@ class GrpoTrainer:
             processing_class=copy.deepcopy(self.base.tokenizer),
             peft_config=self._adapter(),
         )
+        if self.grpo.lora is not None:
+            adapters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+            self.shape = replace(self.shape, adapter_weights=adapters)
         # It would print every log entry.
         trainer.remove_callback(PrinterCallback)
         return trainer
@@ -186,7 +189,8 @@ class GrpoTrainer:
     ) -> list[float | None]:
         """TRL's hook: the rewards of one batch of rollouts, by the target's own scorer. TRL passes more, unused."""
         started = time.perf_counter()
-        ends = {self.base.tokenizer.eos_token_id}
+        end = self.base.model.generation_config.eos_token_id
+        ends = {end} if isinstance(end, int) else set(end)
         rewards: list[float] = []
         for row, answer, ids in zip(index, completions, completion_ids, strict=True):
             item = self.items[row]

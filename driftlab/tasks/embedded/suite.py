@@ -40,7 +40,8 @@ def load(task: str, **_: object) -> dict[str, datasets.Dataset]:
     """lm-eval's ``custom_dataset`` hook: the evaluation items of ``task``, always the same ones.
 
     Args:
-        task: name from :data:`EVALUATION` or :data:`WRITTEN`; lm-eval passes the YAML's other metadata too, which is ignored.
+        task: name from :data:`EVALUATION` or :data:`WRITTEN`; lm-eval passes the YAML's other metadata too,
+            which is ignored.
     """
     return {"test": datasets.Dataset.from_list({**EVALUATION, **WRITTEN}[task](build_world(SEED)))}
 
