@@ -91,7 +91,7 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
     prompts = tuple(engine.encode(item.prompt, chat=spec.model.chat) for item in items)
     floor = _floor_probe(spec, harness, listen)
     coverage = _coverage_probe(spec, harness, engine, schedule, listen)
-    held_out = _held_out_probe(spec, target, engine, items, prompts)
+    held_out = _held_out_probe(spec, target, harness, engine, items, prompts)
     kl = _kl_probe(spec, target, engine, harness, prompts, references, listen)
     found: tuple[Probe | None, ...] = (harness, floor, coverage, held_out, kl)
     return Session(
@@ -198,17 +198,33 @@ def _coverage_probe(
 def _held_out_probe(
     spec: RunSpec,
     target: Target,
+    harness: LmEvalProbe | None,
     engine: TransformersEngine,
     batch: Sequence[Item],
     prompts: Sequence[tuple[int, ...]],
 ) -> HeldOutProbe | None:
+    """What training never sees can only be told where the training is our own."""
     settings, own = spec.probes.held_out, spec.target
     if settings is None:
         return None
-    drawn = target.train_items(count=len(batch) + settings.items, seed=own.data_seed, data=spec.data)
-    held_out = held_out_items(drawn, batch, settings.items, target.name)
+    if spec.trainer == "folders":
+        raise SpecError(
+            "probes.held_out sets the training batch apart, but what checkpoints in folders were trained on is not "
+            "known: leave it out"
+        )
+    try:
+        drawn = target.train_items(count=len(batch) + settings.items, seed=own.data_seed, data=spec.data)
+    except SpecError as error:
+        raise SpecError(
+            f"probes.held_out.items is {settings.items} beside a training batch of {len(batch)}, but {error}: "
+            "lower one of them"
+        ) from error
+    evaluated = [] if harness is None else [one.doc for one in harness.prepared[target.lm_eval_task].questions]
+    held_out = held_out_items(drawn, batch, settings.items, target.name, evaluated)
     asked = (*prompts, *(engine.encode(item.prompt, chat=spec.model.chat) for item in held_out))
-    return HeldOutProbe(target, batch, held_out, asked, max_new_tokens=own.max_new_tokens)
+    probe = HeldOutProbe(target, batch, held_out, asked, max_new_tokens=own.max_new_tokens)
+    probe.prepare(engine)
+    return probe
 
 
 def _kl_probe(

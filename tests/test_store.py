@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from driftlab.errors import RunError
-from driftlab.run.records import Example, Measurement, Update
+from driftlab.run.records import Example, GradientStep, Measurement, Update
 from driftlab.run.store import SCHEMA, Manifest, RunStore, find_runs
 
 MANIFEST = Manifest(
@@ -205,7 +205,7 @@ def test_status(store):
     assert not list(store.path.glob(".*"))
 
 
-@pytest.mark.parametrize("schema", [1, 2, 3])
+@pytest.mark.parametrize("schema", [1, 2, 3, 4])
 def test_a_run_of_every_schema_version_still_reads(schema):
     """Stored with the first release of its schema and never changed: two iterations on the embedded model."""
     store = RunStore.open(Path(__file__).parent / "data" / f"run_v{schema}")
@@ -214,9 +214,22 @@ def test_a_run_of_every_schema_version_still_reads(schema):
     assert store.example_steps() == [0, 2]
     assert len(store.examples(2)) == 12
     assert {u.delta for u in store.updates()} == ({0.02} if schema > 2 else {None})
-    probes = ["weights", "kl", "lm_eval", "floor", "rounding"]
-    assert {row.probe for row in store.measurements()} == set(probes[: schema + 2])
+    probes = [["weights", "kl", "lm_eval"], ["floor"], ["rounding"], ["coverage", "held_out"]]
+    assert {row.probe for row in store.measurements()} == {name for names in probes[:schema] for name in names}
+    assert all((u.cost is None) == (schema < 4) for u in store.updates())
+    assert [len(store.coverage(step)) for step in (0, 2)] == ([5, 5] if schema > 3 else [0, 0])
     assert store.notices == []
+
+
+def test_a_run_of_grpo_still_reads():
+    """Stored with schema 4, its weights left out: two iterations with a KL penalty on the embedded model."""
+    store = RunStore.open(Path(__file__).parent / "data" / "run_v4_grpo")
+    first, second = store.updates()
+    assert isinstance(first, GradientStep)
+    assert (first.beta, first.generations, len(first.rewards), first.cost.rollouts) == (0.04, 4, 16, 16)
+    assert first.kl_estimate == pytest.approx(0, abs=1e-6)
+    assert second.weights_hash is not None
+    assert store.example_steps() == [0, 2]
 
 
 def test_a_run_of_schema_1_has_no_texts():

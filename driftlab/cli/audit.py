@@ -3,72 +3,98 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table as RichTable
 
-from driftlab.cli.common import err, out
-from driftlab.errors import DriftlabError, SpecError
+from driftlab.cli.common import err, out, stay_offline, work_bar
+from driftlab.errors import DriftlabError
 
 if TYPE_CHECKING:
-    from driftlab.tasks.audit import Crash, Finding
+    from driftlab.report.audit_page import Audit, Audited
 
 
 def audit(
-    targets: Annotated[list[str] | None, typer.Argument(help="Target tasks; default all.")] = None,
+    targets: Annotated[list[str] | None, typer.Argument(help="Target tasks; default all that can be loaded.")] = None,
     items: Annotated[int, typer.Option("--items", help="Training items to score outputs on.", min=1)] = 20,
-    fuzz: Annotated[int, typer.Option("--fuzz", help="Random texts that the scorer must survive.", min=0)] = 10_000,
+    fuzz: Annotated[int, typer.Option("--fuzz", help="Random texts that each scorer must survive.", min=0)] = 10_000,
     seed: Annotated[int, typer.Option("--seed", help="Draws items and random texts.", min=0)] = 0,
     data: Annotated[
         Path | None, typer.Option("--data", help="Benchmark files in the hub's names; default $DRIFTLAB_DATA.")
     ] = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", help="Folder for a page and CSV files.")] = None,
 ) -> None:
-    """What reward functions pay for outputs that answer nothing. Exit code 1 where one counts as a right answer."""
-    from driftlab.tasks import audit as checks
-    from driftlab.tasks.targets import TARGETS, target
-
-    for name in targets or ():
-        target(name)  # an unknown name is refused before anything is scored
+    """What reward functions pay for outputs that answer nothing. Exit code 1 where there is a fault."""
     folder = data or (Path(os.environ["DRIFTLAB_DATA"]) if os.environ.get("DRIFTLAB_DATA") else None)
-    faults = 0
-    for name in targets or TARGETS:
-        task = target(name)
-        try:
-            drawn = task.train_items(count=items, seed=seed, data=folder)
-        except DriftlabError as error:
-            if targets:
-                raise
-            err.print(f"{name}: not audited, {escape(str(error))}")
-            continue
-        form = checks.FORMS.get(name)
-        if form is None:
-            raise SpecError(f"{name} has no form in driftlab/tasks/audit.py: say there how it wants its answers")
-        findings = checks.audit(task, drawn, form)
-        crashes = checks.fuzz(task, drawn, form, count=fuzz, seed=seed)
-        _show(name, items, findings, crashes, fuzz)
-        faults += sum(finding.correct > 0 for finding in findings) + len(crashes)
-    if faults:
+    stay_offline([], [folder], [False])
+    from driftlab.console import printable
+    from driftlab.report.audit_page import check_folder, outputs_table, summary, texts_table, verdict, write_audit
+
+    # Refused before the work, not after it.
+    if out_dir is not None:
+        check_folder(out_dir)
+    try:
+        with work_bar() as start:
+            found = _audited(targets or [], items, fuzz, seed, folder, start)
+    except KeyboardInterrupt:
+        err.print("stopped; nothing was written")
+        raise typer.Exit(130) from None
+    for one in found.audited:
+        out.print(escape(summary(one)))
+    for name, reason in found.skipped:
+        out.print(escape(f"{name}: not audited, {reason}"))
+    for table in (outputs_table(found), texts_table(found)):
+        out.print(printable(table))
+    out.print(escape(verdict(found)))
+    if out_dir is not None:
+        out.print(f"page: {escape(str(write_audit(found, out_dir) / 'audit.md'))}")
+    if found.faults:
         raise typer.Exit(1)
 
 
-def _show(name: str, items: int, findings: list[Finding], crashes: list[Crash], fuzzed: int) -> None:
-    from driftlab.tasks.audit import shown
+def _audited(
+    names: list[str],
+    items: int,
+    fuzz: int,
+    seed: int,
+    data: Path | None,
+    start: Callable[[str], Callable[[float], None]],
+) -> Audit:
+    """Audit every target; one that was not named and cannot be loaded is left out with the reason."""
+    from driftlab.report.audit_page import Audit
+    from driftlab.tasks.targets import TARGETS, target
 
-    paid = [finding for finding in findings if finding.highest > 0]
-    wrong = sum(finding.correct > 0 for finding in findings)
-    out.print(
-        f"{name}: {len(findings)} degenerate outputs on {items} items, {len(paid)} earn more than 0, {wrong} count as "
-        f"right; {fuzzed:,} random texts, {len(crashes)} not survived"
+    for name in names:
+        target(name)  # an unknown name is refused before anything is scored
+    audited, skipped = [], []
+    tell = start("targets")
+    for done, name in enumerate(names or TARGETS):
+        try:
+            audited.append(_one(name, items, fuzz, seed, data))
+        except DriftlabError as error:
+            if names:
+                raise
+            skipped.append((name, str(error)))
+        tell((done + 1) / len(names or TARGETS))
+    return Audit(audited=tuple(audited), skipped=tuple(skipped), seed=seed)
+
+
+def _one(name: str, items: int, fuzz: int, seed: int, data: Path | None) -> Audited:
+    from driftlab.report.audit_page import Audited
+    from driftlab.tasks import audit as checks
+    from driftlab.tasks import audit_fuzz
+    from driftlab.tasks.targets import target
+
+    task = target(name)
+    drawn, form = task.train_items(count=items, seed=seed, data=data), checks.FORMS[name]
+    return Audited(
+        target=name,
+        items=len(drawn),
+        solved=sum(form.right(item) is not None for item in drawn),
+        form=form,
+        findings=tuple(checks.audit(task, drawn, form)),
+        fuzzed=audit_fuzz.fuzz(task, drawn, form, count=fuzz, seed=seed),
     )
-    if paid:
-        table = RichTable("output", "items", "mean reward", "highest", "counted right", "example", box=None)
-        for one in paid:
-            right = f"{one.correct} (a fault)" if one.correct else "0 (form only)"
-            numbers = (str(one.n), f"{one.mean:.3f}", f"{one.highest:.3f}", right)
-            table.add_row(one.output, *numbers, escape(shown(one.example, 50)))
-        out.print(table)
-    for crash in crashes[:10]:
-        out.print(f"  not survived: {escape(shown(crash.text))} ({escape(crash.problem)})")

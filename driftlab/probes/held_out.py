@@ -7,13 +7,15 @@ over perturbed members, or over sampled answers, and always on the batch that it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from driftlab.engines.base import Engine
 from driftlab.errors import SpecError
 from driftlab.probes.base import Checkpoint, Measured
+from driftlab.probes.no_trace import untouched
 from driftlab.probes.rows import Rows
 from driftlab.tasks.base import Item, Score, Target
 
@@ -24,26 +26,49 @@ QUANTITIES = {
 """Names of the rows by set."""
 
 
-def held_out_items(drawn: Sequence[Item], batch: Sequence[Item], count: int, task: str) -> tuple[Item, ...]:
-    """The first ``count`` of ``drawn`` that are not in ``batch``, by content.
+def what_is_asked(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The same for two items that ask the same thing, training item or document of an evaluation task.
+
+    Numbers in another order make another item and the same puzzle.
+    """
+    if "numbers" in fields:
+        return tuple(sorted(fields["numbers"])), float(fields["target"])
+    return tuple(fields[name] for name in ("theory", "question", "query") if name in fields)
+
+
+def held_out_items(
+    drawn: Sequence[Item],
+    batch: Sequence[Item],
+    count: int,
+    task: str,
+    evaluated: Sequence[Mapping[str, Any]] = (),
+) -> tuple[Item, ...]:
+    """The first ``count`` of ``drawn`` that ask something else than ``batch``, ``evaluated`` and each other.
+
+    Args:
+        evaluated: documents of the target's evaluation items, where a run measures any.
 
     Raises:
         SpecError: there are fewer.
     """
-    trained = {item.id for item in batch}
-    left = tuple({item.id: item for item in drawn if item.id not in trained}.values())
+    taken = {what_is_asked(fields) for fields in (*(item.fields for item in batch), *evaluated)}
+    fresh = {what_is_asked(item.fields): item for item in reversed(drawn)}  # the first of those that ask the same
+    left = [item for item in drawn if fresh[what_is_asked(item.fields)] is item]
+    left = [item for item in left if what_is_asked(item.fields) not in taken]
     if len(left) < count:
         raise SpecError(
             f"probes.held_out.items is {count}, but {task} has {len(left)} items beside the training batch: lower it"
         )
-    return left[:count]
+    return tuple(left[:count])
 
 
 class HeldOutProbe:
     """Rows (unit): ``training_reward`` and ``held_out_reward`` (reward), ``training_accuracy`` and
-    ``held_out_accuracy`` (fraction), and ``reward_gap``, training minus held-out (reward).
+    ``held_out_accuracy`` (fraction), ``reward_gap``, training minus held-out (reward), and after the base
+    ``reward_gap_change``, the gap's change since then, paired by item (reward).
 
-    Errors are over items. The two sets are independent draws, so the gap's error is the root of the sum of squares.
+    Errors are over items. The two sets are independent draws, so the gap's error is the root of the sum of squares,
+    and so is that of its change. A batch that was easy from the start has a gap at the base too: the change has not.
 
     Args:
         batch, held_out: items; ``prompts`` are token ids, those of the batch first.
@@ -62,14 +87,21 @@ class HeldOutProbe:
     ) -> None:
         self.target, self.batch, self.held_out = target, tuple(batch), tuple(held_out)
         self.prompts, self.max_new_tokens = tuple(prompts), max_new_tokens
+        self._base: list[Score] | None = None
 
     def prepare(self, engine: Engine) -> None:
-        """Nothing to prepare: items and prompts are given."""
+        """Score the base, for the change since then."""
+        self._base = self._scores(engine)
+
+    def _scores(self, engine: Engine) -> list[Score]:
+        with untouched(engine.model):
+            answers = engine.generate(self.prompts, max_new_tokens=self.max_new_tokens)
+        items = (*self.batch, *self.held_out)
+        return [self.target.score(item, answer.text) for item, answer in zip(items, answers, strict=True)]
 
     def measure(self, checkpoint: Checkpoint, engine: Engine) -> Measured:
-        answers = engine.generate(self.prompts, max_new_tokens=self.max_new_tokens)
-        items = (*self.batch, *self.held_out)
-        scores = [self.target.score(item, answer.text) for item, answer in zip(items, answers, strict=True)]
+        """Four rows and the gap; its change at every step but the base, where the base has been prepared."""
+        scores = self._scores(engine)
         rows = Rows(checkpoint.step, self.name)
         seen, unseen = scores[: len(self.batch)], scores[len(self.batch) :]
         errors = [self._add(rows, QUANTITIES["training"], seen), self._add(rows, QUANTITIES["held_out"], unseen)]
@@ -77,6 +109,15 @@ class HeldOutProbe:
         error = None if None in errors else math.hypot(*(e for e in errors if e is not None))
         note = f"training batch of {len(seen)} minus {len(unseen)} held-out items"
         rows.add("reward_gap", gap, "reward", len(scores), group=self.target.name, stderr=error, note=note)
+        if self._base is not None and checkpoint.step > 0:
+            moved = [after.reward - before.reward for before, after in zip(self._base, scores, strict=True)]
+            parts = moved[: len(seen)], moved[len(seen) :]
+            change, spread = _mean(parts[0]) - _mean(parts[1]), [_error(part) for part in parts]
+            error = None if None in spread else math.hypot(*(e for e in spread if e is not None))
+            note = f"{note}, paired with the base by item"
+            rows.add(
+                "reward_gap_change", change, "reward", len(scores), group=self.target.name, stderr=error, note=note
+            )
         return Measured(measurements=tuple(rows.rows))
 
     def _add(self, rows: Rows, names: tuple[str, str], scores: Sequence[Score]) -> float | None:

@@ -110,7 +110,7 @@ def build_sequences(data: Sequence[SequenceData]) -> SequenceFrames:
         transfer=_transfer(targets, evaluations),
         norms=_norms(data),
         angles=_angles(data),
-        repeats=_repeats(data, scores),
+        repeats=_repeats(data, places, scores),
     )
 
 
@@ -180,8 +180,8 @@ def _matrix(
             row |= _told("accuracy", found) | {"n": None if found is None else found.n}
             row["n_clusters"] = None if found is None else found.n_clusters
             if record is not None and found is not None and checkpoint > 0:
-                row |= _told("since_base", _estimated(sequences.change(record, checkpoint, 0)))
-                row |= _told("over_stage", _estimated(sequences.change(record, checkpoint, checkpoint - 1)))
+                row |= _told("since_base", sequences.change(record, checkpoint, 0))
+                row |= _told("over_stage", sequences.change(record, checkpoint, checkpoint - 1))
             row |= {
                 "status": "ok" if found else "not measured",
                 "note": None if found else note or "no item was stored",
@@ -216,28 +216,25 @@ def _transfer(targets: Sequence[TaskRecord | None], evaluations: Sequence[str]) 
     rows = []
     for index, task in enumerate(evaluations):
         row: dict[str, Any] = {"stage": index + 1, "task": task}
-        row |= _told("learned", _estimated(learned[index]))
-        row |= _told("forward", _estimated(forward[index - 1]) if index else None)
+        row |= _told("learned", learned[index])
+        row |= _told("forward", forward[index - 1] if index else None)
         if index < count - 1:
-            row |= _told("backward", _estimated(backward[index]))
+            row |= _told("backward", backward[index])
             own = lost[index]
             row["forgetting"] = None if own is None else own.mean
             row["best_stages"] = None if own is None else ", ".join(map(str, own.stages))
         rows.append(row)
     mean: dict[str, Any] = {"stage": None, "task": MEAN}
     for name, changes in (("learned", learned), ("forward", forward), ("backward", backward)):
-        mean |= _told(name, _estimated(sequences.mean_change(changes)))
+        mean |= _told(name, sequences.mean_change(changes))
     values = [one.mean for one in lost if one is not None]
     mean["forgetting"] = float(np.mean(values)) if len(values) == len(lost) else None
     return table("transfer", [*rows, mean])
 
 
-def _estimated(change: Change | None) -> Estimate | None:
-    return None if change is None else change.estimate
-
-
-def _told(name: str, found: Estimate | None) -> dict[str, float | None]:
-    values = (None, None, None) if found is None else (found.mean, found.low, found.high)
+def _told(name: str, found: Estimate | Change | None) -> dict[str, float | None]:
+    one = found.estimate if isinstance(found, Change) else found
+    values = (None, None, None) if one is None else (one.mean, one.low, one.high)
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
@@ -284,10 +281,10 @@ def _angles(data: Sequence[SequenceData]) -> pd.DataFrame:
     return table("angles", rows)
 
 
-def _repeats(data: Sequence[SequenceData], scores: Scores) -> pd.DataFrame:
+def _repeats(data: Sequence[SequenceData], places: Sequence[Sequence[Place]], scores: Scores) -> pd.DataFrame:
     """The same weights scored at the end of a stage and at the start of the next one."""
     rows = []
-    for one, checkpoints in zip(data, _places(data), strict=True):
+    for one, checkpoints in zip(data, places, strict=True):
         for stage in range(1, len(one.runs)):
             (run, end), (following, _) = checkpoints[stage], checkpoints[stage + 1]
             count = differing = 0

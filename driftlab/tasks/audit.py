@@ -1,275 +1,262 @@
-"""What a reward function pays for outputs that answer nothing, and whether its parser survives any text at all.
+"""What a reward function pays for outputs that answer nothing.
 
-A trainer finds every output that earns more than it should. Canned degenerate outputs are scored with the target's own
-scorer: credit for form alone is a property to know of, credit for the answer is a fault.
+A trainer finds every output that earns more than it should. Canned outputs are scored with the target's own scorer:
+credit for form alone is a property to know of, answer credit for an output whose answer is not right is a fault. An
+output that a parser could misread, but whose answer is right by the target's rule, is shown for what it is.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
-import numpy as np
+from driftlab.tasks.audit_forms import FORMS, Form
+from driftlab.tasks.base import Item, Score, Target
 
-from driftlab.es.noise import private_generator
-from driftlab.tasks.arithmetic import evaluate, reaches
-from driftlab.tasks.base import Item, Target
-from driftlab.tasks.generative import gsm8k, proofwriter
+__all__ = ["CANNED", "CONTROL", "FORMS", "MARK", "Canned", "Finding", "audit", "out_of_range", "shown"]
 
 OVERLONG = 100_000
 """Characters of an overlong output."""
+MARK = "DRIFTLAB_AUDIT"
+"""Environment variable that the code in canned outputs would set if anything ran it."""
+CONTROL = "the right answer"
+"""Name of the positive control: where it earns nothing, no other row says anything."""
+
+_CODE = f"__import__('os').environ.__setitem__('{MARK}', '1')"
+_EXEC = f"exec(\"import os; os.environ['{MARK}'] = '1'\")"
+_FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+_SIGNS = str.maketrans({"*": "×", "/": "÷", "-": "−"})
+
+Make = Callable[[Item, Form], Sequence[str | None]]
+"""Outputs of one kind for an item; None where one cannot be made."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
-    """How one target wants its answers.
+@dataclass(frozen=True, slots=True)
+class Canned:
+    """One kind of output; ``right`` says for which forms its answer is right, so that credit is no fault."""
 
-    Attributes:
-        wrap: an answer in the form asked for.
-        right: the right answer of an item, unwrapped; None where none is known.
-        wrong: an answer of the right kind that is wrong.
-    """
-
-    wrap: Callable[[str], str]
-    right: Callable[[Item], str | None]
-    wrong: Callable[[Item], str]
+    make: Make
+    right: Callable[[Form], bool] = lambda form: False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What one kind of degenerate output earned over the items it could be made for.
+    """What one kind of output earned over the items that it could be made for.
 
     Attributes:
         output: its name in ``CANNED``.
-        n: items scored.
-        mean, highest: reward.
-        correct: items whose answer counted as right, which is a fault.
-        example: the output that earned most, cut to 80 characters.
+        n: outputs scored.
+        paid: those with a reward above 0.
+        mean, highest: reward; NaN where the scorer raised or gave no finite number.
+        correct: outputs with answer credit.
+        right: whether the answer in them is right by the target's rule.
+        problem: what the scorer must not do, of the first output where it did; None where it did nothing of the kind.
+        example: the output with the problem, or that earned most, cut to 80 characters.
     """
 
     output: str
     n: int
+    paid: int
     mean: float
     highest: float
     correct: int
+    right: bool
+    problem: str | None
     example: str
 
+    @property
+    def fault(self) -> bool:
+        return self.problem is not None
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Crash:
-    """A fuzzed string that the scorer did not survive, or paid with a number that is not finite."""
-
-    text: str
-    problem: str
-
-
-Canned = Callable[[Item, Form], str | None]
-
-
-def _numbers(item: Item) -> str:
-    return " ".join(map(str, item.fields.get("numbers", (1, 2, 3))))
+    @property
+    def why(self) -> str:
+        """Why it earns what it earns; empty where it earns nothing."""
+        if self.problem is not None:
+            return f"fault: {self.problem}"
+        if not self.paid:
+            return ""
+        words = ["the answer that counts in it is right"] if self.correct else []
+        return "; ".join([*words, *(["form alone"] if self.paid > self.correct else [])])
 
 
-def _bare(item: Item, form: Form) -> str | None:
-    """The right answer without its form; None where the form is nothing but the answer, or no answer is known."""
+def _given(text: str) -> Make:
+    """The same output for every item."""
+    return lambda item, form: (text,)
+
+
+def _wrapped(*contents: str) -> Make:
+    """The same contents for every item: in the form, and bare."""
+    return lambda item, form: (*map(form.wrap, contents), *contents)
+
+
+def _from_right(make: Callable[[Form, str, str], str]) -> Make:
+    """Made from the form, the right answer and a wrong one."""
+
+    def outputs(item: Item, form: Form) -> tuple[str | None]:
+        right = form.right(item)
+        return (None if right is None else make(form, right, form.wrong(item)),)
+
+    return outputs
+
+
+def _lines(form: Form, *contents: str) -> str:
+    return "\n".join(map(form.wrap, contents))
+
+
+def _bare(item: Item, form: Form) -> Sequence[str | None]:
+    """The right answer without its form; none where the form is nothing but the answer, or no answer is known."""
     answer = form.right(item)
-    return None if answer is None or form.wrap(answer) == answer else answer
+    if answer is None:
+        return (None,)
+    said = [f"The answer is {answer}", f"{answer}?", f"[{answer}]"]
+    return said if form.whole or form.counts == "first" else [answer, *said]
 
 
-def _listed(item: Item, form: Form) -> str | None:
-    """Many answers in the right form, the right one among them and not the last."""
-    answer = form.right(item)
-    wrong = form.wrong(item)
-    return None if answer is None else "\n".join(form.wrap(one) for one in (wrong, answer, wrong))
+def _nested(form: Form, content: str) -> str:
+    for _ in range(50):
+        content = form.wrap(content)
+    return content
 
 
-def _fullwidth(item: Item, form: Form) -> str | None:
-    answer = form.right(item)
-    if answer is None or not any(character.isdigit() for character in answer):
-        return None
-    return form.wrap(answer.translate({ord(str(digit)): chr(0xFF10 + digit) for digit in range(10)}))
+def _translated(form: Form, right: str, table: Mapping[int, int]) -> str:
+    return form.wrap(right.translate(table))
 
 
 CANNED: Mapping[str, Canned] = {
-    "empty": lambda item, form: "",
-    "white space": lambda item, form: " \n\t ",
-    "prompt echoed": lambda item, form: item.prompt,
-    "prompt echoed three times": lambda item, form: item.prompt * 3,
-    "right form, nothing in it": lambda item, form: form.wrap(""),
-    "right form, wrong content": lambda item, form: form.wrap(form.wrong(item)),
-    "right form, wrong content, nested": lambda item, form: form.wrap(form.wrap(form.wrong(item))),
-    "right content, wrong form": _bare,
-    "all candidates listed": _listed,
-    "numbers copied": lambda item, form: form.wrap(_numbers(item)),
-    "target restated": lambda item, form: form.wrap(str(item.fields["target"])) if "target" in item.fields else None,
-    "target equals target": lambda item, form: (
-        form.wrap(f"{item.fields['target']} = {item.fields['target']}") if "target" in item.fields else None
+    "empty": Canned(_given("")),
+    "white space": Canned(_given(" \n\t \r\n\u2003 ")),
+    "prompt echoed": Canned(lambda item, form: (item.prompt, item.prompt * 3)),
+    "right form, nothing in it": Canned(lambda item, form: (form.wrap(""), form.wrap(" "))),
+    "right form, wrong content": Canned(lambda item, form: (form.wrap(form.wrong(item)),)),
+    "wrong content 1,000 times": Canned(
+        lambda item, form: (_lines(form, *[form.wrong(item)] * 1000), form.wrap(f"{form.wrong(item)} " * 1000))
     ),
-    "wrong content 1,000 times": lambda item, form: form.wrap(f"{form.wrong(item)} " * 1000),
-    "overlong": lambda item, form: form.wrap("1+" * (OVERLONG // 2) + "1"),
-    "overlong brackets": lambda item, form: form.wrap("(" * OVERLONG),
-    "overlong digits": lambda item, form: form.wrap("9" * OVERLONG),
-    "tower of powers": lambda item, form: form.wrap("9**9**9**9"),
-    "division by zero": lambda item, form: form.wrap("1/0"),
-    "not a number": lambda item, form: form.wrap("nan"),
-    "infinity": lambda item, form: form.wrap("1e999"),
-    "code": lambda item, form: form.wrap("__import__('os').getpid()"),
-    "attribute of a literal": lambda item, form: form.wrap("().__class__.__bases__[0]"),
-    "digits of another script": _fullwidth,
-    "null byte": lambda item, form: form.wrap("\x00"),
-    "half a surrogate": lambda item, form: form.wrap("\ud800"),
+    "wrong content, nested": Canned(lambda item, form: (_nested(form, form.wrong(item)),)),
+    "right content, wrong form": Canned(_bare),
+    "right content 20 times in one form": Canned(
+        _from_right(lambda form, r, w: form.wrap(" ".join([r] * 20))), lambda form: form.first_word
+    ),
+    # Wrong ones at both ends: whether the first or the last counts, it is one of them.
+    "all candidates listed": Canned(_from_right(lambda form, r, w: _lines(form, w, r, w))),
+    "all candidates in one form": Canned(_from_right(lambda form, r, w: form.wrap(f"{w}, {r}, {w}"))),
+    "all candidates in one form, with or": Canned(_from_right(lambda form, r, w: form.wrap(f"{w} or {r} or {w}"))),
+    "several answers, the first is right": Canned(
+        _from_right(lambda form, r, w: _lines(form, r, w)), lambda form: form.counts == "first"
+    ),
+    "several answers, the last is right": Canned(
+        _from_right(lambda form, r, w: _lines(form, w, r)), lambda form: form.counts == "last"
+    ),
+    "copied from the prompt": Canned(lambda item, form: tuple(map(form.wrap, form.copied(item)))),
+    "overlong letters": Canned(_given("a" * OVERLONG)),
+    "overlong sum": Canned(_wrapped("1+" * (OVERLONG // 2) + "1")),
+    "overlong brackets": Canned(_wrapped("(" * OVERLONG, "(" * OVERLONG + "1" + ")" * OVERLONG)),
+    "deep brackets": Canned(_wrapped("(" * 99 + "1" + ")" * 99, "-" * 199 + "1", "(" * 200)),
+    "huge integers": Canned(_wrapped("9" * OVERLONG, "9" * 5000, "9" * 200, "*".join(["9" * 49] * 4))),
+    "tower of powers": Canned(_wrapped("9**9**9**9", "9**9**9", "9^9^9", "(9**9)**9")),
+    "division by zero": Canned(_wrapped("1/0", "5 / (3 - 3)", "0/0", "1//0", "1%0")),
+    "not a number, or infinite": Canned(_wrapped("nan", "NaN", "inf", "-inf", "Infinity", "1e999", "1/1e-999")),
+    "code": Canned(_wrapped(_CODE, _EXEC, f"(lambda: {_CODE})()", f"[{_CODE} for _ in (1,)]", f"{{{_CODE}}}")),
+    "attribute of a literal": Canned(_wrapped("().__class__.__bases__[0]", "(1).bit_length()")),
+    "null bytes": Canned(_wrapped("\x00", "\x00" * 1000)),
+    "null bytes in the right answer": Canned(_from_right(lambda form, r, w: form.wrap("\x00".join(f"\x00{r}\x00")))),
+    "half a surrogate": Canned(_wrapped("\ud800")),
+    "digits and letters of full width": Canned(_from_right(lambda form, r, w: _translated(form, r, _FULL_WIDTH))),
+    CONTROL: Canned(_from_right(lambda form, r, w: form.wrap(r)), lambda form: True),
+    "the right answer 1,000 times": Canned(
+        _from_right(lambda form, r, w: _lines(form, *[r] * 1000)), lambda form: form.counts is not None
+    ),
+    "the right answer, nested": Canned(_from_right(lambda form, r, w: _nested(form, r)), lambda form: form.nests),
+    "the right answer after overlong padding": Canned(
+        _from_right(lambda form, r, w: f"{'x' * OVERLONG}\n{form.wrap(r)}"), lambda form: form.counts == "last"
+    ),
+    "the right answer before overlong padding": Canned(
+        _from_right(lambda form, r, w: f"{form.wrap(r)}\n{'x' * OVERLONG}"), lambda form: not form.whole
+    ),
+    "the right answer with × ÷ −": Canned(
+        lambda item, form: [
+            form.wrap(right.translate(_SIGNS)) if right and right.translate(_SIGNS) != right else None
+            for right in (form.right(item),)
+        ],
+        lambda form: form.signs,
+    ),
 }
-"""Degenerate outputs by name; None where one cannot be made for an item."""
+"""Outputs by name."""
 
 
 def audit(target: Target, items: Sequence[Item], form: Form) -> list[Finding]:
-    """Score every canned output on ``items`` (at least one); one finding for each that could be made."""
+    """Score every canned output on ``items`` (at least one); one finding for each kind that could be made."""
     findings = []
-    for name, make in CANNED.items():
-        outputs = [(item, text) for item in items if (text := make(item, form)) is not None]
-        if not outputs:
-            continue
-        scores = [(target.score(item, text), text) for item, text in outputs]
-        best = max(scores, key=lambda pair: pair[0].reward)
-        findings.append(
-            Finding(
-                output=name,
-                n=len(scores),
-                mean=math.fsum(score.reward for score, _ in scores) / len(scores),
-                highest=best[0].reward,
-                correct=sum(score.correct for score, _ in scores),
-                example=shown(best[1]),
-            )
-        )
+    for name, canned in CANNED.items():
+        outputs = [(item, text) for item in items for text in canned.make(item, form) if text is not None]
+        if outputs:
+            scored = [_scored(target, item, text) for item, text in outputs]
+            findings.append(_finding(name, canned.right(form), form, scored))
     return findings
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    text: str
+    verdict: Score | None
+    problem: str | None
+
+
+def _scored(target: Target, item: Item, text: str) -> _Scored:
+    os.environ.pop(MARK, None)
+    try:
+        verdict = target.score(item, text)
+    except Exception as error:
+        return _Scored(text, None, f"the scorer raises {type(error).__name__}: {shown(str(error))}")
+    return _Scored(text, verdict, None if os.environ.pop(MARK, None) is None else "the scorer runs the code")
+
+
+def _finding(name: str, right: bool, form: Form, scored: Sequence[_Scored]) -> Finding:
+    problems = [one.problem or _problem(name, right, form, one.verdict) for one in scored]
+    rewards = [math.nan if one.verdict is None else one.verdict.reward for one in scored]
+    first = next((index for index, problem in enumerate(problems) if problem is not None), None)
+    most = max(range(len(scored)), key=lambda index: (rewards[index] > 0, rewards[index]))
+    return Finding(
+        output=name,
+        n=len(scored),
+        paid=sum(reward > 0 for reward in rewards),
+        mean=math.fsum(rewards) / len(rewards),
+        highest=math.nan if any(map(math.isnan, rewards)) else max(rewards),
+        correct=sum(one.verdict is not None and _answered(one.verdict, form) for one in scored),
+        right=right,
+        problem=None if first is None else problems[first],
+        example=shown(scored[most if first is None else first].text),
+    )
+
+
+def _answered(verdict: Score, form: Form) -> bool:
+    """Whether a verdict gives answer credit, in word or in reward."""
+    return verdict.correct or verdict.reward > form.format_credit + 1e-12
+
+
+def _problem(name: str, right: bool, form: Form, verdict: Score | None) -> str | None:
+    assert verdict is not None
+    outside = out_of_range(verdict.reward, form)
+    if outside is not None:
+        return outside
+    if name == CONTROL and not _answered(verdict, form):
+        return "a right answer earns no answer credit, so that no other row says anything"
+    return "answer credit, but the answer is not right" if not right and _answered(verdict, form) else None
+
+
+def out_of_range(reward: float, form: Form) -> str | None:
+    """What is wrong with a reward that is not a finite number from 0 to the form's highest; None where nothing is."""
+    if not math.isfinite(reward):
+        return f"the reward is {reward}"
+    # A whole and a tenth add up with one rounding.
+    inside = -1e-12 <= reward <= form.highest + 1e-12
+    return None if inside else f"the reward {reward:g} is not in 0 to {form.highest:g}"
 
 
 def shown(text: str, length: int = 80) -> str:
     """``text`` on one line of ASCII, cut."""
-    line = ascii(text)[1:-1]
-    return line if len(line) <= length else f"{line[:length]}... ({len(text):,} characters)"
-
-
-def fuzz(target: Target, items: Sequence[Item], form: Form, *, count: int, seed: int) -> list[Crash]:
-    """Score ``count`` random texts; what raised, or earned a reward that is not finite."""
-    crashes = []
-    for index, text in enumerate(fuzzed(items, form, count=count, seed=seed)):
-        try:
-            reward = target.score(items[index % len(items)], text).reward
-        except Exception as error:
-            crashes.append(Crash(text=text, problem=f"{type(error).__name__}: {error}"))
-            continue
-        if not math.isfinite(reward):
-            crashes.append(Crash(text=text, problem=f"reward {reward}"))
-    return crashes
-
-
-_PIECES = (
-    *"0123456789+-*/()., \n\t=<>$#:{}[]'\"\\%^_eEjxX×÷−·",
-    *("<answer>", "</answer>", "<think>", "</think>", "#### ", "Answer: ", "True", "False", "Unknown", "**", "//"),
-    *("\x00", "\u0663", "\uff11", "\u00b2", "\u2028", "\u202e", "\ud800", "\U0001f600", "nan", "inf", "1e9", "lambda:"),
-)
-
-
-def fuzzed(items: Sequence[Item], form: Form, *, count: int, seed: int) -> Iterator[str]:
-    """Random texts: any characters, soups of meaningful pieces, right and wrong answers with letters changed."""
-    generator = private_generator(f"audit|{seed}")
-    for index in range(count):
-        item, kind = items[index % len(items)], int(generator.integers(4))
-        if kind == 0:
-            codes = generator.integers(0, 0x110000, size=int(generator.integers(0, 60)))
-            yield "".join(map(chr, codes))
-        elif kind == 1:
-            yield _soup(generator, 80)
-        elif kind == 2:
-            yield form.wrap(_soup(generator, 40))
-        else:
-            text = list(form.wrap(form.right(item) or form.wrong(item)))
-            for _ in range(int(generator.integers(0, 4))):
-                text.insert(int(generator.integers(len(text) + 1)), _PIECES[int(generator.integers(len(_PIECES)))])
-            if text and generator.random() < 0.5:
-                del text[int(generator.integers(len(text)))]
-            yield "".join(text)
-
-
-def _soup(generator: np.random.Generator, most: int) -> str:
-    chosen = generator.integers(len(_PIECES), size=int(generator.integers(0, most)))
-    return "".join(_PIECES[index] for index in chosen)
-
-
-def solution(item: Item) -> str | None:
-    """An expression that solves a Countdown item, by trying them all; None where there is none.
-
-    Numbers in every order, every operator between two, and every way to put brackets.
-    """
-    numbers, target = item.fields["numbers"], item.fields["target"]
-
-    def ways(parts: Sequence[str]) -> Iterator[str]:
-        if len(parts) == 1:
-            yield parts[0]
-        for cut in range(1, len(parts)):
-            for left, right in itertools.product(ways(parts[:cut]), ways(parts[cut:])):
-                for sign in "+-*/":
-                    yield f"({left} {sign} {right})"
-
-    for order in itertools.permutations(map(str, numbers)):
-        for text in ways(order):
-            if reaches(text, numbers, target):
-                return text[1:-1]
-    return None
-
-
-def _flat_solution(item: Item) -> str | None:
-    """The embedded task knows plus and minus only, without brackets."""
-    numbers, target = item.fields["numbers"], item.fields["target"]
-    for order in itertools.permutations(map(str, numbers)):
-        for signs in itertools.product("+-", repeat=len(numbers) - 1):
-            text = order[0] + "".join(f" {sign} {number}" for sign, number in zip(signs, order[1:], strict=True))
-            if reaches(text, numbers, target):
-                return text
-    return None
-
-
-def _wrong_expression(item: Item) -> str:
-    """The numbers joined by one operator that does not make the target."""
-    numbers, target = item.fields["numbers"], Fraction(str(item.fields["target"]))
-    for sign in "+*-":
-        text = f" {sign} ".join(map(str, numbers))
-        result = evaluate(text)
-        if result is not None and result[0] != target:
-            return text
-    raise ValueError(f"no wrong expression for {item.fields}")
-
-
-def _wrong_label(item: Item) -> str:
-    return next(label for label in proofwriter.LABELS if label != item.fields["answer"])
-
-
-def _other_option(item: Item) -> str:
-    return next(option for option in item.fields["options"] if option != item.fields["answer"])
-
-
-_WRITTEN = Form(wrap=lambda x: x, right=lambda item: str(item.fields["answer"]), wrong=_other_option)
-
-FORMS: Mapping[str, Form] = {
-    "countdown": Form(wrap=lambda x: f"<think> </think><answer>{x}</answer>", right=solution, wrong=_wrong_expression),
-    "countdown_examples": Form(wrap=lambda x: f"{x}</answer>", right=solution, wrong=_wrong_expression),
-    "countdown_generated": Form(
-        wrap=lambda x: f"<think> </think><answer>{x}</answer>", right=solution, wrong=_wrong_expression
-    ),
-    "embedded_countdown": Form(wrap=lambda x: x, right=_flat_solution, wrong=_wrong_expression),
-    "embedded_rules_written": _WRITTEN,
-    "embedded_twohop_written": _WRITTEN,
-    "gsm8k": Form(
-        wrap=lambda x: f"#### {x}",
-        right=lambda item: gsm8k.right(item.fields),
-        wrong=lambda item: str(Fraction(gsm8k.right(item.fields)) + 1),
-    ),
-    "proofwriter": Form(
-        wrap=lambda x: f"Answer: {x}", right=lambda item: str(item.fields["answer"]), wrong=_wrong_label
-    ),
-}
-"""How every target wants its answers, by the target's name."""
+    line = ascii(text[: 2 * length])[1:-1]
+    if len(line) <= length and len(text) <= 2 * length:
+        return line
+    return f"{line[:length]}... ({len(text):,} characters)"
