@@ -49,7 +49,8 @@ def describe(spec: RunSpec) -> list[tuple[str, str]]:
     coverage, held_out = spec.probes.coverage, spec.probes.held_out
     if coverage is not None:
         where = "first and last step" if coverage.at is None else f"steps {', '.join(map(str, coverage.at))}"
-        lines.append(("sampled answers", f"{coverage.samples} to each of {coverage.items} problems a task, at {where}"))
+        most = coverage.items if lm_eval is None else min(coverage.items, lm_eval.items)
+        lines.append(("sampled answers", f"{coverage.samples} to each of at most {most} problems a task, at {where}"))
     if held_out is not None:
         lines.append(("held-out items", f"{held_out.items}, and the training batch, answered at every measured step"))
     if kl is not None:
@@ -83,6 +84,8 @@ def _of_grpo(spec: RunSpec, model: ModelPlan) -> list[tuple[str, str]]:
     trained = "all weights" if lora is None else f"adapters of rank {lora.rank} on {', '.join(lora.modules)}"
     copies = 4 if lora is None else 1
     reference = 1 if grpo.beta > 0 and lora is None else 0
+    # One state while the next is written, and the base as a folder for the reference model.
+    beside = 2 * (copies - 1) + reference
     kept = len(spec.measured_steps()) - 1
     return [
         ("trainer", f"GRPO, {trained}, beta {grpo.beta:g}, learning rate {grpo.learning_rate:g}"),
@@ -95,7 +98,7 @@ def _of_grpo(spec: RunSpec, model: ModelPlan) -> list[tuple[str, str]]:
         _measured(spec),
         (
             "weights on disk",
-            f"{_size(kept * weights)} of measured steps, {_size((copies - 1) * weights)} to go on from",
+            f"{_size(kept * weights)} of measured steps, {_size(beside * weights)} to go on from until finished",
         ),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from driftlab.run.records import CoverageItem, Example, Iteration, Measurement
 from driftlab.run.spec import RunSpec
 from driftlab.run.store import SCHEMA, Manifest, RunStore
 from driftlab.session import Event, Listener, Session, prepare
-from driftlab.trainers.base import Trainer
+from driftlab.trainers.base import Trainer, reset_peaks
 from driftlab.trainers.controls import TRAINERS
 from driftlab.trainers.folders import FolderTrainer
 from driftlab.trainers.grpo import GrpoTrainer
@@ -55,6 +56,8 @@ def run(planned: PlannedRun, path: Path, *, resume: bool, listen: Listener) -> R
         store.set_status("failed", f"{type(error).__name__}: {error}")
         raise
     store.set_status("finished")
+    # Three times the weights and more, needed by nobody any more.
+    shutil.rmtree(store.trainer_folder, ignore_errors=True)
     return store
 
 
@@ -94,6 +97,7 @@ def _train(session: Session, store: RunStore, updates: list[Iteration], listen: 
         listen(Event(kind="iteration", step=update.step, seconds=update.seconds["total"], reward=reward))
 
     arrive()
+    reset_peaks(session.spec.model.device)
     trainer.train(record, arrive)
 
 
@@ -107,7 +111,9 @@ def _trainer(session: Session, store: RunStore, updates: list[Iteration]) -> Tra
         last = 0 if found is None else found[0]
         store.trim(last)
         del updates[last:]
-        state = _state_at(session, store, updates, last)
+        kept = last == 0 or last in store.keyframe_steps()
+        # TRL has its own copy of the weights; ours follow at the next scheduled step.
+        state = _state_at(session, store, updates, last) if kept else State(last, base.weights, {})
         batch = (session.target, session.items, session.shape)
         return GrpoTrainer(spec, state, base, *batch, store.trainer_folder, session.schedule)
     assert session.rollouts is not None

@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
 
 from driftlab import loop
-from driftlab.errors import DriftlabError, RunError, SpecError
+from driftlab.errors import DriftlabError, RunError, SpecError, TrainingError
 from driftlab.models import flops
 from driftlab.models.base import load_base
 from driftlab.models.checkpoints import State, export, weights_at
@@ -23,8 +23,8 @@ from driftlab.run.records import GradientStep
 from driftlab.run.store import RunStore
 from driftlab.session import Event, prepare
 from driftlab.tasks.targets import target
-from driftlab.trainers.grpo import GrpoTrainer, prompt_order
-from driftlab.trainers.policy import canonical_weights
+from driftlab.trainers.grpo import GrpoTrainer
+from driftlab.trainers.policy import canonical_weights, latest_state, prompt_order
 from tests.helpers import tiny_llama, weights_of
 from tests.test_loop import files
 
@@ -199,6 +199,50 @@ def test_the_first_step_is_adams_of_a_gradient_computed_apart(tmp_path):
     assert checked > 50_000
 
 
+def test_a_saved_step_that_is_not_measured_is_gone_on_from(tmp_path):
+    """Saved every iteration, measured at the ends only: interrupted after step 3, nothing is made again."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    settings = ("measure.every=4", "grpo.save_every=1")
+    expected = files(trained(whole, *settings).path)
+    planned, path, seen = plan(tmp_path, *settings), tmp_path / "run", []
+
+    def listen(event: Event) -> None:
+        seen.append((event.kind, event.step))
+        if (event.kind, event.step) == ("iteration", 4) and seen.count(("iteration", 4)) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(planned, path, resume=False, listen=listen)
+    store = loop.run(planned, path, resume=True, listen=listen)
+    assert [step for kind, step in seen if kind == "iteration"] == [1, 2, 3, 4, 4]
+    assert any("goes on from step 3, 1 later updates are made again" in notice for notice in store.notices)
+    assert files(path) == expected
+
+
+def test_a_torn_state_is_not_gone_on_from(tmp_path):
+    for step in (2, 4):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    assert latest_state(tmp_path, 4) == (4, tmp_path / "checkpoint-4")
+    assert latest_state(tmp_path, 3) == (2, tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text('{"global_st')
+    assert latest_state(tmp_path, 4) == (2, tmp_path / "checkpoint-2")
+    assert latest_state(tmp_path / "nowhere", 4) is None
+
+
+def test_training_that_diverges_is_a_named_failure(tmp_path):
+    session = prepare(plan(tmp_path).spec, None, quiet)
+    parts = (session.base, session.target, session.items, session.shape, tmp_path / "trainer", [4])
+    trainer = GrpoTrainer(session.spec, State.at_base(session.base.weights), *parts)
+    with pytest.raises(TrainingError, match=r"grad_norm is nan at step 3: training diverged; lower"):
+        trainer.record_of({"loss": 0.1, "grad_norm": float("nan")}, 3, 1.0, None)
+
+
+def test_what_trl_needs_to_go_on_is_gone_when_the_run_is_finished(finished):
+    assert not finished.trainer_folder.exists()
+
+
 def test_beta_has_no_default(tmp_path):
     file = tmp_path / "tiny.toml"
     file.write_text(TOML.replace("beta = 0.0\n", ""))
@@ -213,8 +257,19 @@ def test_a_penalty_measures_its_own_kl(penalised):
     assert estimates[3] > 0
 
 
-def test_micro_batches_make_the_same_rollouts_one_step(penalised):
-    assert all(len(update.rewards) == 24 for update in penalised.updates())
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo"])
+def test_micro_batches_make_the_same_rollouts_one_step(tmp_path, loss):
+    """Passes of 24, and of 6 rollouts: the same rollouts, and one gradient; hot answers are of unequal lengths."""
+    common = ("grpo.iterations=1", "measure.every=1", "grpo.temperature=3.0", f'grpo.loss="{loss}"')
+    norms, rewards = [], []
+    for size in (24, 6):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        (update,) = trained(folder, *common, f"grpo.micro_batch={size}").updates()
+        norms.append(update.gradient_norm)
+        rewards.append(update.rewards)
+    assert rewards[0] == rewards[1]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)  # float32 sums in another order
 
 
 @pytest.mark.slow  # trains twice
@@ -360,6 +415,19 @@ def test_folders_that_are_no_checkpoints_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DriftlabError, match="holds no checkpoint"):
         trained(tmp_path, 'trainer="folders"', f'folders.path="{tmp_path}/empty"')
+    sequence = tmp_path / "sequence"
+    (sequence / "backup2024").mkdir(parents=True)
+    (sequence / "backup2024" / "config.json").write_text("{}")
+    with pytest.raises(DriftlabError, match="holds no checkpoint"):  # a date is no step
+        trained(tmp_path, 'trainer="folders"', f'folders.path="{sequence}"')
+    (sequence / "checkpoint-6").mkdir()
+    (sequence / "checkpoint-6" / "adapter_config.json").write_text("{}")
+    with pytest.raises(DriftlabError, match=r"checkpoint-6 holds no config.json: merge adapters"):
+        trained(tmp_path, 'trainer="folders"', f'folders.path="{sequence}"')
+    (sequence / "checkpoint-6").rename(sequence / "checkpoint-0")
+    (sequence / "checkpoint-0" / "config.json").write_text("{}")
+    with pytest.raises(DriftlabError, match="checkpoint-0 is of step 0, which is the base model"):
+        trained(tmp_path, 'trainer="folders"', f'folders.path="{sequence}"')
     assert not (tmp_path / "run").exists()
 
 
@@ -367,6 +435,9 @@ def test_folders_that_are_no_checkpoints_are_refused(tmp_path):
     ("override", "words"),
     [
         ("grpo.prompts=9", "grpo.prompts is 9, but the training batch has 8"),
+        ("seed=4294967296", r"seed is 4294967296, but TRL takes seeds below 2\*\*32"),
+        ('model.dtype="float16"', "model.dtype is float16, in which TRL does not train on a CPU"),
+        ("es.population=9", "--set es.population=9 changes nothing: no arm chosen"),
         ("grpo.micro_batch=7", "must be a whole number of micro batches"),
         ('anchor={penalty = "l2", lambda = 1.0}', "anchor is set, but it belongs to evolution strategies"),
         ('control="base"', "control is set, but it belongs to evolution strategies"),

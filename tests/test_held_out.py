@@ -267,7 +267,7 @@ def test_a_gap_beyond_its_interval_is_said_with_the_part_that_came_since_the_bas
     ]
     table = held_out_table(frames)
     assert table is not None
-    assert table.rows[0][-1] == "training above held out"
+    assert table.rows[0][-1] == "training pulled ahead"
     assert table.rows[0][-2] == f"0.230 [{0.23 - change:.3f}, {0.23 + change:.3f}]"
 
 

@@ -94,7 +94,7 @@ def run_all(plan: Sequence[PlannedRun], group: Path, resume: bool) -> None:
             with progress:
                 store = loop.run(planned, group / planned.folder, resume=resume, listen=progress)
         except KeyboardInterrupt:
-            err.print("stopped; the same command with --resume goes on from here")
+            err.print("stopped; the same command with --resume goes on")
             raise typer.Exit(130) from None
         for notice in store.notices:
             err.print(escape(notice))

@@ -160,12 +160,14 @@ def weights_at(store: RunStore, base: Mapping[str, torch.Tensor], step: int) -> 
         if step not in folders:
             raise RunError(f"{store.path} has steps 0, {', '.join(map(str, folders))}, not {step}")
         return folder_weights(folders[step], base)
-    kept = store.keyframe_steps()
+    updates = store.updates()
+    # One beyond the last update was being stored when the run was stopped.
+    kept = [frame for frame in store.keyframe_steps() if frame <= len(updates)]
     if step not in kept:
         raise RunError(f"{store.path} kept the weights of steps {', '.join(map(str, [0, *kept]))}, not of {step}")
     frame = store.keyframe(step)
     weights = {name: frame[name] for name in base}
-    if weights_hash(weights) != store.updates()[step - 1].weights_hash:
+    if weights_hash(weights) != updates[step - 1].weights_hash:
         raise RunError(f"the weights of step {step} in {store.path} are not those that were trained; restore a copy")
     return weights
 

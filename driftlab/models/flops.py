@@ -3,7 +3,8 @@
 A multiplication and an addition count 2. A token's forward pass takes 2 P for the P weights that multiply activations,
 and 4 L A c for attention over a context of c tokens (scores and weighted sum, L layers of width A = heads x head
 size). A backward pass takes twice the forward: gradients of activations and of weights. Padding, recomputation, softmax
-and normalisation are not counted (Kaplan et al. 2020, section 2.1, with the attention term summed exactly).
+and normalisation are not counted (Kaplan et al. 2020, section 2.1, with the attention term summed exactly). All experts
+of a mixture count, and a model without attention heads has no attention term.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def shape_of(model: Any, adapter_weights: int = 0) -> Shape:
     embedding = model.get_input_embeddings().weight
     head = model.get_output_embeddings()
     tied = head is not None and head.weight is embedding
-    heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    heads = getattr(config, "num_attention_heads", None)
+    size = (getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0
     return Shape(
         weights=sum(p.numel() for p in model.parameters()) - (0 if tied else embedding.numel()),
         layers=config.num_hidden_layers,
-        width=heads * size,
+        width=(heads or 0) * size,
         adapter_weights=adapter_weights,
     )
 

@@ -11,6 +11,7 @@ import torch
 from driftlab.errors import MissingDataError, RunError
 from driftlab.models.base import load_base
 
+_NAME = re.compile(r"(?:checkpoint|global_step|step|iter|iteration|epoch)?[-_]?(\d+)")
 # verl keeps the merged model of a step below its actor.
 _WITHIN = (".", "actor/huggingface", "actor", "huggingface")
 
@@ -20,18 +21,22 @@ def steps_in(path: str) -> dict[int, Path]:
 
     Raises:
         MissingDataError: no such folder, or none of its folders ends in a step and holds a model.
-        RunError: two folders of one step.
+        RunError: two folders of one step, one of step 0, or one without a model in it.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise MissingDataError(f"no folder at {path!r}: give the folder that holds the checkpoints, one folder a step")
     found: dict[int, Path] = {}
     for entry in sorted(folder.iterdir()):
-        number = re.search(r"(\d+)$", entry.name)
-        model = next((entry / part for part in _WITHIN if (entry / part / "config.json").is_file()), None)
-        if number is None or model is None:
+        number = _NAME.fullmatch(entry.name)
+        if number is None or not entry.is_dir():
             continue
+        model = next((entry / part for part in _WITHIN if (entry / part / "config.json").is_file()), None)
         step = int(number.group(1))
+        if model is None:
+            raise RunError(f"{entry} holds no config.json: merge adapters and consolidate sharded states first")
+        if step == 0:
+            raise RunError(f"{entry} is of step 0, which is the base model: leave it out")
         if step in found:
             raise RunError(f"{found[step]} and {model} are both of step {step}; keep the one that belongs to the run")
         found[step] = model

@@ -185,5 +185,7 @@ def claim_table(c: Comparison) -> Table:
         data=data,
         source="A claim holds where the whole 95 % interval lies in what it says, does not hold where none of it does, "
         "and otherwise cannot be said. Ratios and differences are those of the tables of ratios and pairs, ES over or "
-        "minus GRPO; each is one comparison, not corrected. ES arms are those without anchor, where there is one.",
+        "minus GRPO; each is one comparison, not corrected. ES arms are those without anchor, where there is one. "
+        "Judged is whether a claim describes these runs, of this model, length and match; nothing is said here of the "
+        "models that it was made about.",
     )

@@ -78,14 +78,16 @@ def _how_many(match: Match, arm: str) -> str:
 
 
 def _spread(values: pd.Series, text: Any) -> str:
-    """``9,600``, or ``9,000 to 9,600 (6.3 % apart)``; the share is of the larger."""
+    """``9,600``, ``9,000 to 9,600 (6.3 % apart)``, the share of the larger, or ``1 to 4 (a factor of 4.00)``."""
     numbers = values.to_numpy(float)
     known = numbers[~np.isnan(numbers)]
     if not len(known):
         return NOT_RECORDED
     low, high = text(float(known.min())), text(float(known.max()))
     gap = 100 * (known.max() - known.min()) / known.max() if known.max() else 0.0
-    told = low if low == high else f"{low} to {high} ({digits(gap)} % apart)"
+    wide = known.min() > 0 and known.max() > 1.5 * known.min()
+    how = f"a factor of {digits(known.max() / known.min())}" if wide else f"{digits(gap)} % apart"
+    told = low if low == high else f"{low} to {high} ({how})"
     return told if len(known) == len(numbers) else f"{told} (not recorded in {len(numbers) - len(known)} runs)"
 
 

@@ -48,7 +48,8 @@ def held_out_table(frames: Frames) -> Table | None:
         gaps = [_gap(own, step) for step in (0, last)]
         counts = " / ".join(f"{cell['n']:,}" for cell in cells if cell is not None)
         shown = [*(cell_text(one, _reward) for one in cells), *map(_gap_text, gaps)]
-        rows.append((run, str(last), counts, *shown, _gap_text(_growth(own, last)), _said(gaps[1])))
+        growth = _growth(own, last)
+        rows.append((run, str(last), counts, *shown, _gap_text(growth), _said(growth)))
     return Table(
         name="held-out",
         title="Reward of greedy answers on the training batch and on held-out items [95 % interval]",
@@ -212,7 +213,8 @@ def _reward(row: Mapping[str, Any]) -> str:
     return _size(row["value"], row["value"] - half, row["value"] + half)
 
 
-def _said(gap: Gap | None) -> str:
-    if gap is None or gap.low <= 0 <= gap.high:
+def _said(growth: Gap | None) -> str:
+    """Of the change: the gap itself holds the luck of the batch's draw."""
+    if growth is None or growth.low <= 0 <= growth.high:
         return "cannot say"
-    return "training above held out" if gap.low > 0 else "held out above training"
+    return "training pulled ahead" if growth.low > 0 else "held out pulled ahead"

@@ -86,6 +86,15 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 }
 
 
+_TEXTS = frozenset(("task", "status", "note", "best_stages"))
+_MEASURES = ("accuracy", "since_base", "over_stage", "learned", "forward", "backward")
+_NUMBERS = frozenset(f"{name}{end}" for name in _MEASURES for end in ("", "_low", "_high"))
+_NUMBERS |= {"forgetting", "norm", "predicted", "predicted_sd", "ratio", "alpha_form", "increment"}
+_NUMBERS |= {"increment_predicted", "cosine", "angle", "random_sd", "z"}
+
+
 def table(name: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows with exactly the columns of ``COLUMNS[name]``, numbers as numbers; what a row lacks is missing."""
-    return pd.DataFrame(rows, columns=list(COLUMNS[name])).convert_dtypes(convert_floating=False, convert_string=False)
+    """Rows with exactly the columns of ``COLUMNS[name]``; what a row lacks is missing."""
+    found = pd.DataFrame(rows, columns=list(COLUMNS[name]))
+    kinds = {column: "float64" if column in _NUMBERS else "Int64" for column in found if column not in _TEXTS}
+    return found.astype(kinds)

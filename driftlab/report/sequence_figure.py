@@ -82,8 +82,8 @@ def _task(axes: Axes, frames: SequenceFrames, task: str) -> None:
         axes.axhline(y[0], color="black", linestyle=":", linewidth=1.1)
     if np.isnan(y).any():
         on_edge(axes, x[np.isnan(y)], colour, "x")
-    # A long name would run out of a narrow panel.
-    axes.set_title(task, loc="left", fontsize=9 if len(task) <= 20 else 7.5)
+    # Long names would run out of narrow panels.
+    axes.set_title(task, loc="left", fontsize=9 if max(map(len, frames.tasks)) <= 20 else 7.5)
     axes.set_xticks(x, [f"{value:.0f}" for value in x])
     percent(axes, "y")
 

@@ -147,8 +147,8 @@ def transfer_table(frames: SequenceFrames) -> Table:
         columns=("target", "before its own stage", "over its own stage", "from its own stage to the end", "forgetting"),
         rows=tuple(rows),
         data=frames.transfer,
-        source=f"Paired differences of {_OF_EXAMPLES}. In the last row, first column: forward transfer; third: backward "
-        "transfer (BWT; Lopez-Paz and Ranzato 2017). Forgetting (Chaudhry et al. 2018) is biased upwards.",
+        source=f"Paired differences of {_OF_EXAMPLES}. In the last row, first column: forward transfer; third: "
+        "backward transfer (BWT; Lopez-Paz and Ranzato 2017). Forgetting (Chaudhry et al. 2018) is biased upwards.",
     )
 
 

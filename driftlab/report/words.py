@@ -194,6 +194,8 @@ def captions(frames: Frames) -> dict[str, str]:
     kl = _range(frames.rows("kl_base_to_step", probe="kl")["n"])
     d = _range(frames.rows("update_norm", probe="weights").query("group == 'all'")["n"])
     members = _range(frames.updates.loc[frames.updates["members"] > 0, "members"])
+    # One reward is that of a member, a mean over the batch, or of a single rollout where there are no members.
+    who = "members" if frames.updates["population"].notna().all() else "members of ES or rollouts of GRPO"
     seeds = "thin lines are seeds, the thick line is their mean"
     ends = "the interval of the seed table (over seeds, no narrower than over items; not corrected)"
     alone = "Wilson 95 % intervals with items taken as independent; stars mark the highest value of each run"
@@ -202,7 +204,7 @@ def captions(frames: Frames) -> dict[str, str]:
         "around the accuracy, so a bar that clears the dotted base line is a change beyond that interval"
     )
     return {
-        "target": f"Training reward (mean over {members} members, drawn at iteration t around checkpoint t − 1) "
+        "target": f"Training reward (mean over {members} {who}, drawn at iteration t around checkpoint t − 1) "
         f"and accuracy on {frames.target} ({target} items); "
         + (f"{seeds}, with {ends} drawn around it." if frames.repeated else f"{alone}."),
         "differences": f"Change since step 0 on each prior task ({prior} items) and on their average; "

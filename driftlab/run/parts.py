@@ -87,8 +87,9 @@ class GrpoSpec(Frozen):
 
     One iteration draws ``generations`` answers to each of ``prompts`` prompts of the training batch and takes one
     optimiser step (AdamW, ``learning_rate`` held constant, no weight decay). ``beta`` weighs the KL penalty towards
-    the base and has no default: runs with and without it are other methods. ``clip`` is epsilon of the ratio clip,
-    ``micro_batch`` the rollouts of one forward and backward pass. ``loss`` is TRL's ``loss_type``.
+    the base and has no default: runs with and without it are other methods. ``micro_batch`` is the rollouts of one
+    forward and backward pass, ``loss`` TRL's ``loss_type``. Nothing is clipped but the gradient: with one step on a
+    batch the ratio to the policy that drew it is 1. A run can go on from measured steps and every ``save_every``.
     """
 
     iterations: Annotated[int, Field(ge=1)]
@@ -98,10 +99,10 @@ class GrpoSpec(Frozen):
     generations: Annotated[int, Field(ge=2)]
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
     max_gradient_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     micro_batch: Annotated[int, Field(ge=1)] | None = None
-    loss: Literal["grpo", "dapo", "dr_grpo", "bnpo"] = "grpo"
+    save_every: Annotated[int, Field(ge=1)] | None = None
+    loss: Literal["grpo", "dapo", "dr_grpo"] = "grpo"
     lora: LoraSpec | None = None
 
     @property
@@ -121,7 +122,10 @@ class GrpoSpec(Frozen):
 
 
 class FoldersSpec(Frozen):
-    """Checkpoints of any trainer: a folder with one Hugging Face folder per step, its name ending in the step."""
+    """Checkpoints of any trainer: a folder with one Hugging Face folder per step, such as ``checkpoint-100``.
+
+    Every step is measured; ``measure`` is not asked.
+    """
 
     path: str
 

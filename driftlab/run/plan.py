@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from driftlab.errors import SpecError
-from driftlab.run.spec import RunSpec
+from driftlab.run.spec import RunSpec, Trainer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +72,21 @@ def load_plan(
         if given.get("data") is None and os.environ.get("DRIFTLAB_DATA"):
             given = {**given, "data": os.environ["DRIFTLAB_DATA"]}
         planned.append(PlannedRun(given=given, spec=resolve(given, source)))
+    _refuse_unused(overrides, planned, source)
     folders = [one.folder for one in planned]
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
         raise SpecError(f"two runs of {source} would write to the same folder {twice[0]!r}; give the arms other names")
     return planned
+
+
+def _refuse_unused(overrides: Sequence[str], planned: Sequence[PlannedRun], source: str) -> None:
+    """An override of a trainer's table that no arm has would do nothing, without a word."""
+    trainers = {one.spec.trainer for one in planned}
+    for override in overrides:
+        table = override.partition("=")[0].strip().split(".")[0]
+        if table in get_args(Trainer) and table not in trainers:
+            raise SpecError(f"--set {override} changes nothing: no arm chosen of {source} has trainer {table}")
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

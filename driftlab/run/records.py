@@ -19,9 +19,11 @@ class Cost:
         rollouts: completions generated for training; measurements are not training and are not counted.
         forward_flops, backward_flops: floating-point operations by the formula of ``driftlab.models.flops``; padding
             and recomputation are not counted.
-        process_peak_bytes: largest resident memory of the process so far; None where the system does not say.
-        device_peak_bytes: largest allocated memory of the accelerator so far; None on a CPU.
-        stored_bytes: what the iteration added to the run directory, weights included, its own line not.
+        process_peak_bytes: largest resident memory of the process since training began; None where the system does not
+            say.
+        device_peak_bytes: largest allocated memory of the accelerator since then; None on a CPU.
+        stored_bytes: weights that the iteration left in the run directory. Its own line is not counted, nor what
+            another library keeps until the run is finished, to go on from.
     """
 
     rollouts: int
@@ -115,7 +117,7 @@ class Measurement:
 
     Attributes:
         step: updates applied to the base model when it was measured.
-        probe: ``weights``, ``rounding``, ``kl``, ``lm_eval``, ``floor`` or ``coverage``.
+        probe: ``weights``, ``rounding``, ``kl``, ``lm_eval``, ``floor``, ``coverage`` or ``held_out``.
         quantity: the glossary's name for it, for example ``accuracy``.
         group: task, text set or layer group; ``all`` for the whole model.
         value: None exactly when ``status`` is not ``ok``.

@@ -154,6 +154,10 @@ class RunSpec(Frozen):
         late = [step for step in self.measure.at if step > self.iterations and self.trainer != "folders"]
         if late:
             raise ValueError(f"measure.at names step {late[0]}, but the run ends at step {self.iterations}")
+        if self.grpo is not None and self.seed >= 2**32:
+            raise ValueError(f"seed is {self.seed}, but TRL takes seeds below 2**32: choose another")
+        if self.grpo is not None and self.model.dtype == "float16" and self.model.device == "cpu":
+            raise ValueError("model.dtype is float16, in which TRL does not train on a CPU: use float32 or bfloat16")
         if self.grpo is not None and self.grpo.prompts > self.target.train_items:
             raise ValueError(
                 f"grpo.prompts is {self.grpo.prompts}, but the training batch has {self.target.train_items} "

@@ -140,7 +140,7 @@ class RunStore:
 
     def example_steps(self) -> list[int]:
         """Completely measured steps, ascending."""
-        return sorted(int(file.name[5:11]) for file in (self.path / "examples").glob("step-*.jsonl.gz"))
+        return _steps(self.path / "examples")
 
     def examples(self, step: int) -> list[Example]:
         file = self._examples_file(step)
@@ -171,9 +171,13 @@ class RunStore:
 
         ``last`` also cuts what comes after that step, where a trainer can only go on from an earlier one.
         """
-        for step in self.example_steps() if last is not None else []:
-            if step > (last or 0):
-                self._examples_file(step).unlink()
+        folders = () if last is None else ("examples", "coverage", "weights")
+        for file in (file for folder in folders for file in (self.path / folder).glob("step-*")):
+            if _step(file) > (last or 0):
+                file.unlink()
+        dropped = 0 if last is None else len(self.updates()) - last
+        if dropped > 0:
+            self.notices.append(f"{self.path}: goes on from step {last}, {dropped} later updates are made again")
         for file, records in (
             (self.path / "updates.jsonl", self.updates()[:last]),
             (self.path / "measurements.jsonl", self.measurements()),
@@ -195,7 +199,7 @@ class RunStore:
         return len(data)
 
     def keyframe_steps(self) -> list[int]:
-        return sorted(int(file.name[5:11]) for file in (self.path / "weights").glob("step-*.safetensors"))
+        return _steps(self.path / "weights")
 
     def keyframe(self, step: int) -> dict[str, Any]:
         from safetensors import SafetensorError
@@ -205,7 +209,9 @@ class RunStore:
         try:
             return load_file(file)
         except (OSError, SafetensorError) as error:
-            raise RunError(f"{file} cannot be read ({error}); delete it: the updates rebuild it") from None
+            replayed = self.manifest.spec.get("trainer", "es") == "es"
+            remedy = "delete it: the updates rebuild it" if replayed else "restore it from a copy"
+            raise RunError(f"{file} cannot be read ({error}); {remedy}") from None
 
     @property
     def trainer_folder(self) -> Path:
@@ -247,6 +253,15 @@ class RunStore:
 def find_runs(folder: Path) -> list[RunStore]:
     """Every run below ``folder``, by path."""
     return [RunStore.open(file.parent) for file in sorted(folder.rglob("run.json"))]
+
+
+def _step(file: Path) -> int:
+    """7 for ``step-000007.jsonl.gz``."""
+    return int(file.name.removeprefix("step-").split(".")[0])
+
+
+def _steps(folder: Path) -> list[int]:
+    return sorted(_step(file) for file in folder.glob("step-*"))
 
 
 def in_order(stores: Iterable[RunStore]) -> list[RunStore]:

@@ -160,7 +160,7 @@ def refuse_other(chains: Sequence[Chain], *, resume: bool) -> None:
         RunError: a sequence exists without ``resume``, was started with another request, or cannot be read.
     """
     for chain in chains:
-        if not chain.path.exists():
+        if not chain.path.exists() or (chain.path.is_dir() and not any(chain.path.iterdir())):
             continue
         if not resume:
             raise RunError(f"{chain.path} already exists; continue it with --resume, or choose another --out")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -55,8 +57,22 @@ def cost_of(
     )
 
 
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def reset_peaks(device: str) -> None:
+    """Let the peaks begin anew, as far as the system allows: several runs of one process are told apart on Linux."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):
+        _RESET.write_text("5")
+
+
 def _process_peak() -> int | None:
-    """Largest resident memory of this process so far."""
+    """Largest resident memory of this process since ``reset_peaks``, or ever where that cannot be had."""
+    with suppress(OSError, StopIteration):
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
     if sys.platform == "win32":
         return None
     import resource

@@ -19,7 +19,6 @@ import torch
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
 from driftlab.errors import TrainingError
-from driftlab.es.noise import private_generator
 from driftlab.models.base import BaseModel, progress_bars_off
 from driftlab.models.checkpoints import State
 from driftlab.models.flops import Shape
@@ -29,7 +28,7 @@ from driftlab.run.records import GradientStep
 from driftlab.run.spec import RunSpec
 from driftlab.tasks.base import Item, Target
 from driftlab.trainers.base import Arrive, Record, cost_of
-from driftlab.trainers.policy import canonical_weights, latest_state
+from driftlab.trainers.policy import canonical_weights, latest_state, prompt_order
 
 
 @dataclass(slots=True)
@@ -67,6 +66,9 @@ class GrpoTrainer:
         self.spec, self.grpo, self.state, self.base = spec, spec.grpo, state, base
         self.target, self.items, self.shape = target, items, shape
         self.folder, self.schedule = folder, frozenset(schedule)
+        self.lengths = [len(self._encoded(row)) for row in range(len(items))]
+        end = base.model.generation_config.eos_token_id
+        self.ends = {end} if isinstance(end, int) else set(end)
         self.count = _Count()
 
     def train(self, record: Record, arrive: Arrive) -> None:
@@ -108,6 +110,8 @@ class GrpoTrainer:
         if self.grpo.lora is not None:
             adapters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
             self.shape = replace(self.shape, adapter_weights=adapters)
+        # Answers end where those of the ES arms do; TRL would add the tokenizer's own end to the model's.
+        trainer.eos_token_ids = trainer.generation_config.eos_token_id = sorted(self.ends)
         # It would print every log entry.
         trainer.remove_callback(PrinterCallback)
         return trainer
@@ -165,7 +169,6 @@ class GrpoTrainer:
             temperature=grpo.temperature,
             top_p=grpo.top_p,
             beta=grpo.beta,
-            epsilon=grpo.clip,
             loss_type=grpo.loss,
             learning_rate=grpo.learning_rate,
             lr_scheduler_type="constant",
@@ -176,6 +179,7 @@ class GrpoTrainer:
             shuffle_dataset=False,
             gradient_checkpointing=False,
             logging_steps=1,
+            logging_nan_inf_filter=False,
             # The callback asks for a checkpoint where one is needed.
             save_strategy="no",
             save_total_limit=1,
@@ -189,8 +193,6 @@ class GrpoTrainer:
     ) -> list[float | None]:
         """TRL's hook: the rewards of one batch of rollouts, by the target's own scorer. TRL passes more, unused."""
         started = time.perf_counter()
-        end = self.base.model.generation_config.eos_token_id
-        ends = {end} if isinstance(end, int) else set(end)
         rewards: list[float] = []
         for row, answer, ids in zip(index, completions, completion_ids, strict=True):
             item = self.items[row]
@@ -199,11 +201,11 @@ class GrpoTrainer:
             if not math.isfinite(reward):
                 raise TrainingError(
                     f"the reward of {self.target.name} is {reward} at step {self.state.step + 1}, item {item.id}: "
-                    f"rewards must be finite; the run keeps its first {self.state.step} updates"
+                    "rewards must be finite; --resume goes on from the last step that was measured or saved"
                 )
             rewards.append(reward)
-            self.count.prompts.append(len(self._encoded(row)))
-            self.count.answers.append(len(ids) - (bool(ids) and ids[-1] in ends))
+            self.count.prompts.append(self.lengths[row])
+            self.count.answers.append(len(ids) - (bool(ids) and ids[-1] in self.ends))
         self.count.rewards += rewards
         self.count.reward_seconds += time.perf_counter() - started
         return list(rewards)
@@ -227,6 +229,11 @@ class GrpoTrainer:
         count.rewards, count.prompts, count.answers = [], [], []
         count.model_seconds = count.reward_seconds = 0.0
         penalised = self.grpo.beta > 0
+        for name in ("loss", "grad_norm", "kl"):
+            if not math.isfinite(logs.get(name, 0.0)):
+                raise TrainingError(
+                    f"{name} is {logs[name]} at step {step}: training diverged; lower grpo.learning_rate"
+                )
         seconds = {
             "model": done.model_seconds - done.reward_seconds,
             "reward": done.reward_seconds,
@@ -253,18 +260,6 @@ class GrpoTrainer:
         )
 
 
-def prompt_order(run_seed: int, items: int, prompts: int, iterations: int) -> list[int]:
-    """Which items each iteration asks, ``prompts`` at a time: every item once before any comes again.
-
-    An iteration never asks an item twice: where ``prompts`` does not divide ``items``, the rest of a round is left out.
-    """
-    generator = private_generator(f"grpo-prompts|{run_seed}")
-    per_round = items // prompts * prompts
-    rounds = -(-iterations * prompts // per_round)
-    order = [int(index) for _ in range(rounds) for index in generator.permutation(items)[:per_round]]
-    return order[: iterations * prompts]
-
-
 class _Follow(TrainerCallback):
     """Listens to TRL's loop: a record for every step, then the weights where they are scheduled."""
 
@@ -278,7 +273,8 @@ class _Follow(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         self.seconds = time.perf_counter() - self.started
-        control.should_save = state.global_step in self.own.schedule
+        step, every = state.global_step, self.own.grpo.save_every
+        control.should_save = step in self.own.schedule or (every is not None and step % every == 0)
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:

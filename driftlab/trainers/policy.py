@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from driftlab.errors import SpecError
+from driftlab.es.noise import private_generator
 from driftlab.run.parts import GrpoSpec, LoraSpec
 
 
@@ -38,12 +40,16 @@ def check_modules(model: PreTrainedModel, lora: LoraSpec) -> None:
 
 def latest_state(folder: Path, at_most: int) -> tuple[int, Path] | None:
     """The last complete state that TRL left in ``folder`` at or before step ``at_most``; None without one."""
-    # The trainer's own notes are written last.
-    found = {
-        int(file.parent.name.split("-")[-1]): file.parent for file in folder.glob("checkpoint-*/trainer_state.json")
-    }
-    usable = [step for step in found if step <= at_most]
-    return (max(usable), found[max(usable)]) if usable else None
+    found = {}
+    for file in folder.glob("checkpoint-*/trainer_state.json"):
+        try:
+            # The trainer's own notes are written last: whole ones say that the rest is there.
+            step = int(json.loads(file.read_text(encoding="utf-8"))["global_step"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        if step <= at_most:
+            found[step] = file.parent
+    return max(found.items()) if found else None
 
 
 def canonical_weights(model: Any, base: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -59,3 +65,15 @@ def canonical_weights(model: Any, base: Mapping[str, torch.Tensor]) -> dict[str,
         if hasattr(module, "get_delta_weight"):
             weights[f"{name}.weight"] += module.get_delta_weight("default").detach().to("cpu", torch.float32)
     return weights
+
+
+def prompt_order(run_seed: int, items: int, prompts: int, iterations: int) -> list[int]:
+    """Which items each iteration asks, ``prompts`` at a time: every item once before any comes again.
+
+    An iteration never asks an item twice: where ``prompts`` does not divide ``items``, the rest of a round is left out.
+    """
+    generator = private_generator(f"grpo-prompts|{run_seed}")
+    per_round = items // prompts * prompts
+    rounds = -(-iterations * prompts // per_round)
+    order = [int(index) for _ in range(rounds) for index in generator.permutation(items)[:per_round]]
+    return order[: iterations * prompts]

@@ -7,11 +7,14 @@ write the answer by itself; a target that can be trained on must be written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
+from driftlab.errors import SpecError
 from driftlab.tasks.base import Item, Score, content_hash
 from driftlab.tasks.embedded.documents import Doc, TrainingText
+
+_IN_VAIN = 1000
+"""Texts in a row without a new question after which there is none."""
 
 
 def _fields(query: str, answer: str, options: Sequence[str]) -> dict[str, Any]:
@@ -33,18 +36,23 @@ def written_docs(choices: Iterable[Doc], options: Sequence[str]) -> list[Doc]:
 
 
 def written_items(texts: Iterator[TrainingText], asks: str, options: Sequence[str], count: int) -> tuple[Item, ...]:
-    """The first ``count`` different questions with the word ``asks`` that begin training texts, as they are drawn."""
+    """The first ``count`` different questions with the word ``asks`` that begin training texts, as they are drawn.
 
-    def drawn() -> Iterator[Item]:
-        seen: set[str] = set()
-        for text in texts:
-            query, answer = text.parts[0]
-            item = content_hash(_fields(query, answer, options))
-            if asks in query.split() and item not in seen:
-                seen.add(item)
-                yield Item(id=item, prompt=query, fields=_fields(query, answer, options))
-
-    return tuple(islice(drawn(), count))
+    Raises:
+        SpecError: a thousand texts in a row brought no new question.
+    """
+    found: dict[str, Item] = {}
+    draws = 0
+    while len(found) < count:
+        query, answer = next(texts).parts[0]
+        item = content_hash(_fields(query, answer, options))
+        draws += 1
+        if asks in query.split() and item not in found:
+            found[item] = Item(id=item, prompt=query, fields=_fields(query, answer, options))
+            draws = 0
+        if draws == _IN_VAIN:
+            raise SpecError(f"{count} training items were asked for, but after {len(found)} no new question turned up")
+    return tuple(found.values())
 
 
 def read(doc: Mapping[str, Any], output: str) -> str | None:
