@@ -37,7 +37,7 @@ class Observed:
         start_bytes: the run directory once the base was measured.
         line_bytes: of each iteration's record.
         measured_seconds, measured_bytes: of the pilot's last checkpoint.
-        trainer_bytes: what the trainer keeps to go on from; one such state is kept at a time.
+        trainer_bytes: what the trainer keeps to go on from, until the run is finished.
     """
 
     updates: tuple[Iteration, ...]
@@ -75,6 +75,8 @@ def shortened(planned: PlannedRun, iterations: int) -> PlannedRun:
         **planned.given,
         spec.trainer: {**planned.given[spec.trainer], "iterations": iterations},
         "measure": {},
+        # Sampled at few steps only, they would be counted at every one.
+        "probes": {name: own for name, own in planned.given.get("probes", {}).items() if name != "coverage"},
         # One keyframe at the end shows its size.
         **({} if spec.keyframes_every is None else {"keyframes_every": iterations}),
     }
@@ -85,18 +87,20 @@ def observe(planned: PlannedRun, listen: Listener) -> Observed:
     """Run ``planned`` whole, then time its rollouts; nothing stays on disk."""
     spec = planned.spec
     events: list[tuple[Event, int]] = []
+    kept = [0]
     with tempfile.TemporaryDirectory(prefix="driftlab-pilot-") as place:
         path = Path(place) / "run"
 
         def follow(event: Event) -> None:
             if event.kind in ("iteration", "measured"):
-                events.append((event, _size(path) - _size(path / "trainer")))
+                kept.append(_size(path / "trainer"))
+                events.append((event, _size(path) - kept[-1]))
             listen(event)
 
         started = time.perf_counter()
         store = loop.run(planned, path, resume=False, listen=follow)
         wall = time.perf_counter() - started
-        updates, trainer_bytes = tuple(store.updates()), _size(store.trainer_folder)
+        updates, trainer_bytes = tuple(store.updates()), max(kept)
     (_, start), *trained, (last, end) = events
     sizes = [start, *(size for _, size in trained)]
     grown = [after - before for before, after in pairwise(sizes)]

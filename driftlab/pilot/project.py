@@ -158,7 +158,7 @@ def _iteration(observed: Observed) -> tuple[Quantity, ...]:
         _quantity("of it reward", mean_interval(reward), "s"),
         _quantity("of it rest", mean_interval(rest), "s"),
         _quantity("generated tokens", mean_interval(tokens), "tokens"),
-        _once("measuring a checkpoint", observed.measured_seconds, "s", "all probes"),
+        _once("measuring a checkpoint", observed.measured_seconds, "s", "all probes but sampled answers"),
     ]
     # A system that does not say leaves no row.
     if last.process_peak_bytes is not None:
