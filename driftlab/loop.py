@@ -11,14 +11,14 @@ from typing import Any
 
 from driftlab.errors import RunError
 from driftlab.es.step import Watch
-from driftlab.models.checkpoints import State, rebuild, weights_at
+from driftlab.models.checkpoints import State, check_base, rebuild, weights_at
 from driftlab.probes.base import Checkpoint
 from driftlab.run import provenance
 from driftlab.run.plan import PlannedRun
 from driftlab.run.records import CoverageItem, Example, Iteration, Measurement
 from driftlab.run.spec import RunSpec
 from driftlab.run.store import SCHEMA, Manifest, RunStore
-from driftlab.session import Event, Listener, Session, prepare
+from driftlab.session import Event, Listener, Session, check_tasks, prepare
 from driftlab.trainers.base import Trainer, reset_peaks
 from driftlab.trainers.controls import TRAINERS
 from driftlab.trainers.folders import FolderTrainer
@@ -114,7 +114,7 @@ def _trainer(session: Session, store: RunStore, updates: list[Iteration]) -> Tra
         kept = last == 0 or last in store.keyframe_steps()
         # TRL has its own copy of the weights; ours follow at the next scheduled step.
         state = _state_at(session, store, updates, last) if kept else State(last, base.weights, {})
-        batch = (session.target, session.items, session.shape)
+        batch = (session.target, session.items, session.prompts, session.engine.end_tokens(), session.shape)
         return GrpoTrainer(spec, state, base, *batch, store.trainer_folder, session.schedule)
     assert session.rollouts is not None
     state = _state_at(session, store, updates, len(updates))
@@ -132,8 +132,10 @@ def _state_at(session: Session, store: RunStore, updates: Sequence[Iteration], s
 
 def _kept(session: Session, step: int) -> bool:
     """Whether the weights of a step are stored: what cannot be replayed, where it is measured; keyframes as asked."""
+    if session.spec.trainer == "grpo":
+        return step in session.schedule
     every = session.spec.keyframes_every
-    return step in session.schedule if session.spec.trainer == "grpo" else bool(every) and step % (every or 1) == 0
+    return every is not None and step % every == 0
 
 
 def _measure(session: Session, store: RunStore, state: State, updates: Sequence[Iteration], listen: Listener) -> None:
@@ -187,12 +189,8 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
 
 
 def _check_same(store: RunStore, session: Session) -> None:
-    manifest = store.manifest
-    if manifest.model["weights_hash"] != session.base.weights_hash:
-        raise RunError(f"{store.path} started from other base weights than {session.base.source} holds now")
-    for task, fingerprint in session.task_hashes.items():
-        if manifest.tasks.get(task) != fingerprint:
-            raise RunError(f"{store.path} measured other items or prompts of {task} than its data gives now")
+    check_base(store, session.base)
+    check_tasks(store, session.task_hashes)
 
 
 def _check_packages(store: RunStore, spec: RunSpec) -> None:

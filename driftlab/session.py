@@ -10,7 +10,7 @@ import torch
 
 from driftlab.engines.population import Rollouts, SequentialRollouts, StackedRollouts, refuse_unstackable
 from driftlab.engines.transformers import TransformersEngine
-from driftlab.errors import SpecError
+from driftlab.errors import RunError, SpecError
 from driftlab.models.base import DTYPES, BaseModel, load_base
 from driftlab.models.checkpoints import in_format
 from driftlab.models.flops import Shape, shape_of
@@ -23,8 +23,9 @@ from driftlab.probes.kl import KlProbe
 from driftlab.probes.lm_eval import LmEvalProbe
 from driftlab.probes.rounding import RoundingProbe
 from driftlab.probes.weights import WeightsProbe
+from driftlab.run.parts import KlProbeSpec
 from driftlab.run.spec import RunSpec
-from driftlab.run.store import ItemTexts
+from driftlab.run.store import ItemTexts, RunStore
 from driftlab.tasks.base import Item, Target
 from driftlab.tasks.targets import target as find_target
 from driftlab.trainers.policy import check_installed, check_modules
@@ -87,7 +88,7 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         check_modules(base.model, spec.grpo.lora)
     # Reference texts and step 0 come from the base in the master's format.
     engine.write(in_format(base.weights, spec.precision.resolved.master))
-    harness = _lm_eval_probe(spec, target, engine, listen)
+    harness = lm_eval_probe(spec, target, engine, listen)
     prompts = tuple(engine.encode(item.prompt, chat=spec.model.chat) for item in items)
     floor = _floor_probe(spec, harness, listen)
     coverage = _coverage_probe(spec, harness, engine, schedule, listen)
@@ -105,7 +106,7 @@ def prepare(spec: RunSpec, references: Mapping[str, Any] | None, listen: Listene
         items=items,
         prompts=prompts,
         probes=(*_weight_probes(spec), *(probe for probe in found if probe is not None)),
-        task_hashes={} if harness is None else {t: harness.settings_hash(t) for t in _measured_tasks(spec, target)},
+        task_hashes={} if harness is None else {t: harness.settings_hash(t) for t in measured_tasks(spec, target)},
         references={} if kl is None else kl.references,
         item_texts={} if harness is None else harness.item_texts(),
     )
@@ -134,12 +135,12 @@ def _weight_probes(spec: RunSpec) -> list[Probe]:
     return probes
 
 
-def _lm_eval_probe(spec: RunSpec, target: Target, engine: TransformersEngine, listen: Listener) -> LmEvalProbe | None:
+def lm_eval_probe(spec: RunSpec, target: Target, engine: TransformersEngine, listen: Listener) -> LmEvalProbe | None:
     settings = spec.probes.lm_eval
     if settings is None:
         return None
     probe = LmEvalProbe(
-        _measured_tasks(spec, target),
+        measured_tasks(spec, target),
         items=settings.items,
         seed=settings.seed,
         batch_size=settings.batch_size,
@@ -242,17 +243,31 @@ def _kl_probe(
         return None
     texts: dict[str, Sequence[tuple[int, ...]]] = {target.name: prompts[: settings.sequences]}
     if harness is not None:
-        texts = {
-            task: [engine.encode(t, chat=False) for t in harness.contexts(task, settings.sequences, settings.seed)]
-            for task in _measured_tasks(spec, target)
-        }
+        texts = reference_prompts(harness, measured_tasks(spec, target), settings, engine)
     probe = KlProbe(texts, max_new_tokens=settings.max_new_tokens, seed=settings.seed, references=references)
     listen(Event(kind="probing", detail="drawing reference texts"))
     probe.prepare(engine)
     return probe
 
 
-def _measured_tasks(spec: RunSpec, target: Target) -> tuple[str, ...]:
+def reference_prompts(
+    harness: LmEvalProbe, tasks: Sequence[str], settings: KlProbeSpec, engine: TransformersEngine
+) -> dict[str, Sequence[tuple[int, ...]]]:
+    """Token ids that reference texts start from, by task: its own evaluation prompts."""
+    return {
+        task: [engine.encode(text, chat=False) for text in harness.contexts(task, settings.sequences, settings.seed)]
+        for task in tasks
+    }
+
+
+def check_tasks(store: RunStore, hashes: Mapping[str, str]) -> None:
+    """Raises RunError where a task has other items or prompts now than the run measured."""
+    for task, fingerprint in hashes.items():
+        if store.manifest.tasks.get(task) != fingerprint:
+            raise RunError(f"{store.path} measured other items or prompts of {task} than its data gives now")
+
+
+def measured_tasks(spec: RunSpec, target: Target) -> tuple[str, ...]:
     """The target's own evaluation task first, then the priors."""
     priors = () if spec.probes.lm_eval is None else spec.probes.lm_eval.tasks
     return tuple(dict.fromkeys((target.lm_eval_task, *priors)))

@@ -19,7 +19,7 @@ from driftlab.report.runs import read_run
 from driftlab.report.sweep_figure import COMBINATIONS
 from driftlab.report.sweep_words import ACCEPTED, LAMBDA, verdict
 from driftlab.report.sweeps import SweepCell, Value, build_sweep, shown_value
-from driftlab.run.plan import PlannedRun, load_plan, resolve
+from driftlab.run.plan import PlannedRun, load_plan, refuse_several_arms, resolve
 
 PENALTY = "anchor.penalty"
 NO_ANCHOR = {"penalty": "none", "lambda": 0.0}
@@ -213,9 +213,7 @@ def _one_arm(source: str, overrides: Sequence[str], swept: Sequence[str], arm: s
     except SpecError:
         # A key that the file leaves out may be one of those that are swept.
         plan = load_plan(source, [*overrides, *swept])
-    found = list(dict.fromkeys(run.spec.arm for run in plan))
-    if len(found) > 1:
-        raise SpecError(f"{source} has the arms {', '.join(map(repr, found))}, and one is swept: name it with --arm")
+    refuse_several_arms(plan, source, "swept")
     return []
 
 

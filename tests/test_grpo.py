@@ -170,7 +170,8 @@ def test_the_first_step_is_adams_of_a_gradient_computed_apart(tmp_path):
     planned = plan(tmp_path, "grpo.iterations=1", "measure.every=1", "grpo.temperature=1.0")
     session = prepare(planned.spec, None, quiet)
     state = State.at_base(session.base.weights)
-    parts = (session.base, session.target, session.items, session.shape, tmp_path / "trainer", [1])
+    batch = (session.target, session.items, session.prompts, session.engine.end_tokens(), session.shape)
+    parts = (session.base, *batch, tmp_path / "trainer", [1])
     trainer = Seen(planned.spec, state, *parts)
     trainer.train(lambda update: None, lambda: None)
     model = copy.deepcopy(session.base.model).double().requires_grad_(True)
@@ -233,7 +234,8 @@ def test_a_torn_state_is_not_gone_on_from(tmp_path):
 
 def test_training_that_diverges_is_a_named_failure(tmp_path):
     session = prepare(plan(tmp_path).spec, None, quiet)
-    parts = (session.base, session.target, session.items, session.shape, tmp_path / "trainer", [4])
+    batch = (session.target, session.items, session.prompts, session.engine.end_tokens(), session.shape)
+    parts = (session.base, *batch, tmp_path / "trainer", [4])
     trainer = GrpoTrainer(session.spec, State.at_base(session.base.weights), *parts)
     with pytest.raises(TrainingError, match=r"grad_norm is nan at step 3: training diverged; lower"):
         trainer.record_of({"loss": 0.1, "grad_norm": float("nan")}, 3, 1.0, None)

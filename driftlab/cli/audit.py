@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from driftlab.cli.common import err, out, stay_offline, work_bar
+from driftlab.cli.common import DataOption, err, out, stay_offline, work_bar
 from driftlab.errors import DriftlabError
 
 if TYPE_CHECKING:
@@ -22,13 +21,14 @@ def audit(
     items: Annotated[int, typer.Option("--items", help="Training items to score outputs on.", min=1)] = 20,
     fuzz: Annotated[int, typer.Option("--fuzz", help="Random texts that each scorer must survive.", min=0)] = 10_000,
     seed: Annotated[int, typer.Option("--seed", help="Draws items and random texts.", min=0)] = 0,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Benchmark files in the hub's names; default $DRIFTLAB_DATA.")
-    ] = None,
+    data: DataOption = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="Folder for a page and CSV files.")] = None,
 ) -> None:
     """What reward functions pay for outputs that answer nothing. Exit code 1 where there is a fault."""
-    folder = data or (Path(os.environ["DRIFTLAB_DATA"]) if os.environ.get("DRIFTLAB_DATA") else None)
+    from driftlab.run.plan import default_data
+
+    named = default_data()
+    folder = data if data is not None or named is None else Path(named)
     stay_offline([], [folder], [False])
     from driftlab.console import printable
     from driftlab.report.audit_page import check_folder, outputs_table, summary, texts_table, verdict, write_audit

@@ -35,6 +35,13 @@ SeedsOption = Annotated[
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with runs that were interrupted.")]
 MARGIN = 5.0
 MarginOption = Annotated[float, typer.Option("--margin", help="Stability margin, in points.")]
+SpecArgument = Annotated[str, typer.Argument(help="A preset's name or a .toml file.")]
+ArmsOption = Annotated[list[str] | None, typer.Option("--arm", help="Only this arm of the spec. Repeatable.")]
+ArmOption = Annotated[str | None, typer.Option("--arm", help="The arm; needed where the spec has several.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Base model: folder, .gguf file or hub id.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="Benchmark files in the hub's names; default $DRIFTLAB_DATA.")
+]
 RunArgument = Annotated[Path, typer.Argument(help="A run directory.")]
 
 
@@ -114,6 +121,23 @@ def run_plan(plan: list[PlannedRun], folder: Path, resume: bool) -> None:
         write_report([store.path for store in own], group / "report", MARGIN)
 
 
+def margin_of(points: float) -> float:
+    """The fraction that ``--margin`` gives in points."""
+    if not 0 < points < 100:
+        raise SpecError(f"--margin is {points:g} points, but it must lie between 0 and 100")
+    return points / 100
+
+
+def overridden(set_: list[str] | None, model: str | None, data: Path | None) -> list[str]:
+    """The overrides of ``--set``, ``--model`` and ``--data``."""
+    given = list(set_ or [])
+    if model is not None:
+        given.append(f"model.source={quoted(model)}")
+    if data is not None:
+        given.append(f"data={quoted(str(data))}")
+    return given
+
+
 def write_report(runs: list[Path], folder: Path, margin: float) -> None:
     from driftlab.console import printable
     from driftlab.report.frames import build_frames
@@ -123,10 +147,9 @@ def write_report(runs: list[Path], folder: Path, margin: float) -> None:
     from driftlab.report.verdict_tables import short_seed_table, short_verdict_table
 
     check_folder(folder)
-    if not 0 < margin < 100:
-        raise SpecError(f"--margin is {margin:g} points, but it must lie between 0 and 100")
+    fraction = margin_of(margin)
     data = [read_run(path) for path in runs]
-    frames = build_frames(data, margin=margin / 100)
+    frames = build_frames(data, margin=fraction)
     write_frames(frames, data, folder)
     # A column for every run of every seed fits no terminal; the report holds them all.
     for table in [short_seed_table(frames)] if frames.repeated else [final_table(frames), short_verdict_table(frames)]:

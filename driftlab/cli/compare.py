@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from driftlab.cli.common import MARGIN, MarginOption, out, runs_in
-from driftlab.errors import SpecError
+from driftlab.cli.common import MARGIN, MarginOption, margin_of, out, runs_in
 from driftlab.run.store import in_order
 
 
@@ -43,12 +42,11 @@ def compare(
 
     folder = out_dir or runs[0] / "compare"
     check_folder(folder)
-    if not 0 < margin < 100:
-        raise SpecError(f"--margin is {margin:g} points, but it must lie between 0 and 100")
+    fraction = margin_of(margin)
     found = {store.path.resolve(): store for place in runs for store in runs_in(place)}
     data = [read_run(store.path) for store in in_order(found.values())]
     value = at if at is None or match != "target" else at / 100
-    comparison = build_comparison(data, kind=match, value=value, margin=margin / 100)
+    comparison = build_comparison(data, kind=match, value=value, margin=fraction)
     write_comparison(comparison, data, folder)
     for table in (matched_table(comparison), against_table(comparison)):
         out.print(printable(table))

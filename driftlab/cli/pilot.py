@@ -11,7 +11,19 @@ from rich.markup import escape
 from rich.table import Column
 from rich.table import Table as RichTable
 
-from driftlab.cli.common import STOPPED, SetOption, err, out, plan_of, quoted, stay_offline
+from driftlab.cli.common import (
+    STOPPED,
+    ArmsOption,
+    DataOption,
+    ModelOption,
+    SetOption,
+    SpecArgument,
+    err,
+    out,
+    overridden,
+    plan_of,
+    stay_offline,
+)
 from driftlab.errors import SpecError
 
 if TYPE_CHECKING:
@@ -20,13 +32,11 @@ if TYPE_CHECKING:
 
 
 def pilot(
-    spec: Annotated[str, typer.Argument(help="A preset's name or a .toml file.")],
+    spec: SpecArgument,
     set_: SetOption = None,
-    arm: Annotated[list[str] | None, typer.Option("--arm", help="Only this arm of the spec. Repeatable.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Base model: folder, .gguf file or hub id.")] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Benchmark files in the hub's names; default $DRIFTLAB_DATA.")
-    ] = None,
+    arm: ArmsOption = None,
+    model: ModelOption = None,
+    data: DataOption = None,
     iterations: Annotated[int, typer.Option("--iterations", help="Iterations to run, of every arm.")] = 5,
     to_score: Annotated[
         float | None, typer.Option("--to-score", help="Project to the step at which the mean training reward is this.")
@@ -41,10 +51,7 @@ def pilot(
         raise SpecError("--to-score and --to-step both say where the projection ends: give one of them")
     if to_score is not None and not math.isfinite(to_score):
         raise SpecError(f"--to-score is {to_score}, but it must be a number")
-    overrides = [*(set_ or []), *([] if model is None else [f"model.source={quoted(model)}"])]
-    if data is not None:
-        overrides.append(f"data={quoted(str(data))}")
-    plan = plan_of(spec, overrides, arm, None)
+    plan = plan_of(spec, overridden(set_, model, data), arm, None)
     specs = [planned.spec for planned in plan]
     stay_offline([s.model.source for s in specs], [s.data for s in specs], [s.only_embedded_tasks for s in specs])
     from driftlab.pilot.observe import shortened

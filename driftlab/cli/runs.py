@@ -10,16 +10,20 @@ from rich.markup import escape
 
 from driftlab.cli.common import (
     MARGIN,
+    ArmsOption,
+    DataOption,
     MarginOption,
+    ModelOption,
     OutOption,
     ResumeOption,
     RunArgument,
     SeedsOption,
     SetOption,
+    SpecArgument,
     err,
     out,
+    overridden,
     plan_of,
-    quoted,
     run_plan,
     runs_in,
     show_plan,
@@ -40,25 +44,18 @@ def demo(
 
 
 def run(
-    spec: Annotated[str, typer.Argument(help="A preset's name or a .toml file.")],
+    spec: SpecArgument,
     set_: SetOption = None,
-    arm: Annotated[list[str] | None, typer.Option("--arm", help="Only this arm of the spec. Repeatable.")] = None,
+    arm: ArmsOption = None,
     seeds: SeedsOption = None,
-    model: Annotated[str | None, typer.Option("--model", help="Base model: folder, .gguf file or hub id.")] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Benchmark files in the hub's names; default $DRIFTLAB_DATA.")
-    ] = None,
+    model: ModelOption = None,
+    data: DataOption = None,
     out_dir: OutOption = Path("runs"),
     resume: ResumeOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the spec and print what it would take.")] = False,
 ) -> None:
     """Train every arm of SPEC, measure its checkpoints, write the report."""
-    overrides = list(set_ or [])
-    if model is not None:
-        overrides.append(f"model.source={quoted(model)}")
-    if data is not None:
-        overrides.append(f"data={quoted(str(data))}")
-    plan = plan_of(spec, overrides, arm, seeds)
+    plan = plan_of(spec, overridden(set_, model, data), arm, seeds)
     if dry_run:
         show_plan(plan)
         return

@@ -10,10 +10,12 @@ import typer
 from rich.markup import escape
 
 from driftlab.cli.common import (
+    ArmOption,
     OutOption,
     ResumeOption,
     SeedsOption,
     SetOption,
+    SpecArgument,
     err,
     out,
     run_all,
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
 
 
 def sequence(
-    spec: Annotated[str, typer.Argument(help="A preset's name or a .toml file.")],
+    spec: SpecArgument,
     targets: Annotated[
         str, typer.Option("--targets", help="Target tasks in the order of training, for example A,B,C.")
     ],
-    arm: Annotated[str | None, typer.Option("--arm", help="The arm; needed where the spec has several.")] = None,
+    arm: ArmOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
     out_dir: OutOption = Path("runs"),

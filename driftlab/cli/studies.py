@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from driftlab.cli.common import SetOption, out, plan_of, quoted, work_bar
+from driftlab.cli.common import SetOption, out, overridden, plan_of, work_bar
 from driftlab.errors import SpecError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def emulate(
     """How far the weights of SPEC would walk without a reward signal, in its own arithmetic, beside the exact law."""
     from driftlab.emulation import emulate_run, sample_of, walk_of
 
-    overrides = [*(set_ or []), *([] if model is None else [f"model.source={quoted(model)}"])]
+    overrides = overridden(set_, model, None)
     specs = [planned.spec for planned in plan_of(spec, overrides, arm, None)]
     # A shuffled-reward arm is the walk of the arm that it controls: shown once. Arms that do not walk are left out.
     walks: dict[Walk, RunSpec] = {}

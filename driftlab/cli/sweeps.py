@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from driftlab.cli.common import OutOption, ResumeOption, SeedsOption, SetOption, err, out, run_all, seeds_of
+from driftlab.cli.common import (
+    ArmOption,
+    OutOption,
+    ResumeOption,
+    SeedsOption,
+    SetOption,
+    SpecArgument,
+    err,
+    out,
+    run_all,
+    seeds_of,
+)
 
 if TYPE_CHECKING:
     from driftlab.report.formats import Table
     from driftlab.run.plan import PlannedRun
-
-SpecArgument = Annotated[str, typer.Argument(help="A preset's name or a .toml file.")]
-ArmOption = Annotated[str | None, typer.Option("--arm", help="The arm; needed where the spec has several.")]
 
 
 def sweep(

@@ -15,11 +15,11 @@ import torch
 from driftlab.drift import geometry as maths
 from driftlab.errors import SpecError
 from driftlab.geometry.lines import default_distances, direction_table, path_table
-from driftlab.geometry.runs import Side, check_base, two_sides
+from driftlab.geometry.runs import Side, two_sides
 from driftlab.geometry.scoring import Scorer, Weights
 from driftlab.geometry.walk import Levels, follow, growth_rows, levels, share_row
 from driftlab.models.base import DTYPES, load_base
-from driftlab.models.checkpoints import in_format
+from driftlab.models.checkpoints import check_base, in_format
 from driftlab.report.geometry_frames import Geometry
 from driftlab.run.parts import KlProbeSpec
 
@@ -102,7 +102,7 @@ def measure(a: Path, b: Path, *, step_a: int | None, step_b: int | None, setting
     torch.set_num_threads(first.spec.threads)
     base = load_base(model.source, dtype=DTYPES[model.dtype], device=model.device, revision=model.revision)
     for side in sides:
-        check_base(base, side)
+        check_base(side.store, base)
     origin = in_format(base.weights, first.spec.precision.master)
     kl = next((side.spec.probes.kl for side in sides if side.spec.probes.kl is not None), None)
     scorer = Scorer(first, base, items=settings.items, seed=settings.seed, data=settings.data, kl=kl)

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from driftlab.errors import RunError
-from driftlab.models.base import BaseModel
 from driftlab.models.checkpoints import State, es_updates, step_of, weights_at
 from driftlab.report.runs import RunData, read_run, run_labels
 from driftlab.run.records import Example, Update
@@ -102,12 +101,6 @@ def _refuse_unlike(a: Side, b: Side) -> None:
             f"two solutions must share items and prompts, but those of {', '.join(unlike)} differ between "
             f"{a.store.path} and {b.store.path}; measure both with the same probes.lm_eval settings and data"
         )
-
-
-def check_base(base: BaseModel, side: Side) -> None:
-    """Raises RunError when the source of the base holds other weights than the run started from."""
-    if base.weights_hash != side.store.manifest.model["weights_hash"]:
-        raise RunError(f"{side.store.path} started from other base weights than {base.source} holds now")
 
 
 def weights_along(

@@ -13,15 +13,14 @@ import torch
 
 from driftlab.drift.stats import PairedDifference, paired_difference
 from driftlab.engines.transformers import TransformersEngine
-from driftlab.errors import RunError
 from driftlab.geometry.runs import Side
 from driftlab.models.base import BaseModel
 from driftlab.probes.base import Checkpoint
 from driftlab.probes.kl import KlProbe
-from driftlab.probes.lm_eval import LmEvalProbe
 from driftlab.probes.lm_eval_batches import choice_batches
 from driftlab.run.parts import KlProbeSpec
 from driftlab.run.records import Example, Measurement
+from driftlab.session import check_tasks, lm_eval_probe, measured_tasks, reference_prompts
 from driftlab.tasks.targets import target as find_target
 
 Weights = Mapping[str, torch.Tensor]
@@ -66,31 +65,19 @@ class Scorer:
     def __init__(
         self, side: Side, base: BaseModel, *, items: int | None, seed: int, data: Path | None, kl: KlProbeSpec | None
     ) -> None:
-        spec, settings = side.spec, side.spec.probes.lm_eval
+        spec = side.spec if data is None else side.spec.model_copy(update={"data": data})
+        target = find_target(spec.target.task)
         self.engine = TransformersEngine(base.model, base.tokenizer, batch_size=spec.target.batch_size)
-        self.target = find_target(spec.target.task).lm_eval_task
+        self.target = target.lm_eval_task
         self.tasks: tuple[str, ...] = ()
         self._kl, self._prompts = kl, dict[str, Sequence[tuple[int, ...]]]()
-        if settings is None:
+        probe = lm_eval_probe(spec, target, self.engine, lambda event: None)
+        if probe is None:
             return
-        self.tasks = tuple(dict.fromkeys((self.target, *settings.tasks)))
-        self._probe = LmEvalProbe(
-            self.tasks,
-            items=settings.items,
-            seed=settings.seed,
-            batch_size=settings.batch_size,
-            data=data or spec.data,
-            chat=spec.model.chat,
-            max_gen_toks={self.target: spec.target.max_new_tokens},
-        )
-        self._probe.prepare(self.engine)
-        for task in self.tasks:
-            if self._probe.settings_hash(task) != side.store.manifest.tasks.get(task):
-                raise RunError(f"{side.store.path} measured other items or prompts of {task} than its data gives now")
+        self._probe, self.tasks = probe, measured_tasks(spec, target)
+        check_tasks(side.store, {task: probe.settings_hash(task) for task in self.tasks})
         if kl is not None:
-            for task in self.tasks:
-                texts = self._probe.contexts(task, kl.sequences, kl.seed)
-                self._prompts[task] = [self.engine.encode(text, chat=False) for text in texts]
+            self._prompts = reference_prompts(probe, self.tasks, kl, self.engine)
         if items is not None:
             self._cut(items, seed)
 

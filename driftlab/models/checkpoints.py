@@ -14,7 +14,7 @@ from driftlab.es.precision import FLOAT32, Dtype, Precision, rounded
 from driftlab.es.step import Step, Watch
 from driftlab.es.survival import Survival
 from driftlab.es.update import StepGeometry, apply_step, in_place_members
-from driftlab.models.base import DTYPES, load_base
+from driftlab.models.base import DTYPES, BaseModel, load_base
 from driftlab.models.folders import folder_weights, steps_in
 from driftlab.models.hashing import weights_hash
 from driftlab.models.save import refuse_taken, save_folder
@@ -94,6 +94,12 @@ def step_of(update: Update, spec: RunSpec) -> Step:
         precision=precision,
         in_place=in_place_members(update.seeds, update.sigma, mirrored=spec.evolution.mirrored, precision=precision),
     )
+
+
+def check_base(store: RunStore, base: BaseModel) -> None:
+    """Raises RunError when the source of the base holds other weights than the run started from."""
+    if base.weights_hash != store.manifest.model["weights_hash"]:
+        raise RunError(f"{store.path} started from other base weights than {base.source} holds now")
 
 
 def es_updates(updates: Sequence[Iteration]) -> list[Update]:
@@ -194,7 +200,6 @@ def export(run_dir: Path, step: int | None, to: Path) -> int:
     model = store.manifest.spec["model"]
     dtype = DTYPES[model["dtype"]]
     base = load_base(model["source"], dtype=dtype, device="cpu", revision=model["revision"])
-    if base.weights_hash != store.manifest.model["weights_hash"]:
-        raise RunError(f"{run_dir} started from other base weights than {model['source']} holds now")
+    check_base(store, base)
     save_folder(base.model, base.tokenizer, weights_at(store, base.weights, wanted), to, dtype)
     return wanted

@@ -104,31 +104,34 @@ class HeldOutProbe:
         scores = self._scores(engine)
         rows = Rows(checkpoint.step, self.name)
         seen, unseen = scores[: len(self.batch)], scores[len(self.batch) :]
-        errors = [self._add(rows, QUANTITIES["training"], seen), self._add(rows, QUANTITIES["held_out"], unseen)]
-        gap = _mean([score.reward for score in seen]) - _mean([score.reward for score in unseen])
-        error = None if None in errors else math.hypot(*(e for e in errors if e is not None))
+        self._add(rows, QUANTITIES["training"], seen)
+        self._add(rows, QUANTITIES["held_out"], unseen)
+        gap, error = _difference([score.reward for score in seen], [score.reward for score in unseen])
         note = f"training batch of {len(seen)} minus {len(unseen)} held-out items"
         rows.add("reward_gap", gap, "reward", len(scores), group=self.target.name, stderr=error, note=note)
         if self._base is not None and checkpoint.step > 0:
             moved = [after.reward - before.reward for before, after in zip(self._base, scores, strict=True)]
-            parts = moved[: len(seen)], moved[len(seen) :]
-            change, spread = _mean(parts[0]) - _mean(parts[1]), [_error(part) for part in parts]
-            error = None if None in spread else math.hypot(*(e for e in spread if e is not None))
+            change, error = _difference(moved[: len(seen)], moved[len(seen) :])
             note = f"{note}, paired with the base by item"
             rows.add(
                 "reward_gap_change", change, "reward", len(scores), group=self.target.name, stderr=error, note=note
             )
         return Measured(measurements=tuple(rows.rows))
 
-    def _add(self, rows: Rows, names: tuple[str, str], scores: Sequence[Score]) -> float | None:
-        """The rows of one set; gives the standard error of its reward."""
+    def _add(self, rows: Rows, names: tuple[str, str], scores: Sequence[Score]) -> None:
+        """The rows of one set."""
         rewards, correct = [score.reward for score in scores], [float(score.correct) for score in scores]
         n, group, note = len(scores), self.target.name, "greedy answers of the checkpoint itself"
-        error = _error(rewards)
         reward, accuracy = names
-        rows.add(reward, _mean(rewards), "reward", n, group=group, stderr=error, note=note)
+        rows.add(reward, _mean(rewards), "reward", n, group=group, stderr=_error(rewards), note=note)
         rows.add(accuracy, _mean(correct), "fraction", n, group=group, stderr=_error(correct), note=note)
-        return error
+
+
+def _difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float | None]:
+    """Of the means of two independent sets, with its standard error; None where one of them has none."""
+    errors = _error(first), _error(second)
+    known = [error for error in errors if error is not None]
+    return _mean(first) - _mean(second), math.hypot(*known) if len(known) == len(errors) else None
 
 
 def _mean(values: Sequence[float]) -> float:

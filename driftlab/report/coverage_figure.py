@@ -11,6 +11,7 @@ import pandas as pd
 from driftlab.drift.paired import over_seeds
 from driftlab.drift.stats import t_quantile
 from driftlab.report.coverage_tables import PASS, coverage_rows, pass_levels
+from driftlab.report.formats import count_range
 from driftlab.report.frames import Frames
 from driftlab.report.looks import Look, looks
 from driftlab.report.plots import Axes, Figure, key, legend, panels, percent, style
@@ -33,9 +34,9 @@ def caption(frames: Frames) -> str:
     bars = "over seeds" if frames.repeated else "over problems, clustered"
     return (
         f"Chance that at least one of k sampled answers is right (unbiased estimate; {', or '.join(notes)}; "
-        f"{_range(rows['n'])} problems per task), at the base and at each run's last sampled step; bars are 95 % t "
-        f"intervals {bars}, of one curve each: the same problems are asked at base and later, so read a change from "
-        "the coverage table. A curve above the base on the left and below it on the right has sharpened."
+        f"{count_range(rows['n'])} problems per task), at the base and at each run's last sampled step; bars are "
+        f"95 % t intervals {bars}, of one curve each: the same problems are asked at base and later, so read a change "
+        "from the coverage table. A curve above the base on the left and below it on the right has sharpened."
     )
 
 
@@ -122,8 +123,3 @@ def _draw(axes: Axes, curve: Curve, shift: float, **look: Any) -> None:
 def _passes(frames: Frames) -> pd.DataFrame:
     rows = coverage_rows(frames)
     return rows[rows["quantity"].str.startswith(PASS) & (rows["status"] == "ok")]
-
-
-def _range(values: pd.Series) -> str:
-    low, high = int(values.min()), int(values.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

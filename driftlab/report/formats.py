@@ -29,6 +29,14 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{points(value)} [{end(low)}, {end(high)}]"
 
 
+def count_range(values: pd.Series) -> str:
+    """``250``, or ``30 to 960`` where counts differ; ``no`` where there are none."""
+    if not len(values):
+        return "no"
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
     """One table.

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from driftlab.drift.peaks import FROM_THE_START
-from driftlab.report.formats import flat, interval, points
+from driftlab.report.formats import count_range, flat, interval, points
 from driftlab.report.frames import Frames
 from driftlab.report.pairing import accuracy_rows, each
 from driftlab.report.tables import at_last_step
@@ -189,11 +189,11 @@ def captions(frames: Frames) -> dict[str, str]:
     """One sentence per figure: what is drawn, n, and how the intervals were made."""
     accuracy = accuracy_rows(frames.measurements)
     ok = accuracy[accuracy["status"] == "ok"]
-    target = _range(ok.loc[ok["group"] == frames.target, "n"])
-    prior = _range(ok.loc[ok["group"].isin(frames.priors), "n"])
-    kl = _range(frames.rows("kl_base_to_step", probe="kl")["n"])
-    d = _range(frames.rows("update_norm", probe="weights").query("group == 'all'")["n"])
-    members = _range(frames.updates.loc[frames.updates["members"] > 0, "members"])
+    target = count_range(ok.loc[ok["group"] == frames.target, "n"])
+    prior = count_range(ok.loc[ok["group"].isin(frames.priors), "n"])
+    kl = count_range(frames.rows("kl_base_to_step", probe="kl")["n"])
+    d = count_range(frames.rows("update_norm", probe="weights").query("group == 'all'")["n"])
+    members = count_range(frames.updates.loc[frames.updates["members"] > 0, "members"])
     # One reward is that of a member, a mean over the batch, or of a single rollout where there are no members.
     who = "members" if frames.updates["population"].notna().all() else "members of ES or rollouts of GRPO"
     seeds = "thin lines are seeds, the thick line is their mean"
@@ -229,13 +229,6 @@ def captions(frames: Frames) -> dict[str, str]:
         "items), one point per measured step, coloured by iteration and joined in order; no intervals are drawn here, "
         "figures a and b show them.",
     }
-
-
-def _range(values: pd.Series) -> str:
-    if not len(values):
-        return "no"
-    low, high = int(values.min()), int(values.max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def settings(trees: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -69,8 +69,8 @@ def load_plan(
         given = _merge(document, {"arm": arm, **tables[arm], **own})
         for override in overrides:
             given = _merge(given, _parse_override(override))
-        if given.get("data") is None and os.environ.get("DRIFTLAB_DATA"):
-            given = {**given, "data": os.environ["DRIFTLAB_DATA"]}
+        if given.get("data") is None and default_data() is not None:
+            given = {**given, "data": default_data()}
         planned.append(PlannedRun(given=given, spec=resolve(given, source)))
     _refuse_unused(overrides, planned, source)
     folders = [one.folder for one in planned]
@@ -78,6 +78,18 @@ def load_plan(
     if twice:
         raise SpecError(f"two runs of {source} would write to the same folder {twice[0]!r}; give the arms other names")
     return planned
+
+
+def default_data() -> str | None:
+    """The folder of benchmark files that the environment names."""
+    return os.environ.get("DRIFTLAB_DATA") or None
+
+
+def refuse_several_arms(plan: Sequence[PlannedRun], source: str, done: str) -> None:
+    """Raises SpecError where a plan of one arm has several; ``done`` says what is done to it."""
+    arms = list(dict.fromkeys(one.spec.arm for one in plan))
+    if len(arms) > 1:
+        raise SpecError(f"{source} has the arms {', '.join(map(repr, arms))}, and one is {done}: name it with --arm")
 
 
 def _refuse_unused(overrides: Sequence[str], planned: Sequence[PlannedRun], source: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from driftlab.errors import RunError, SpecError
 from driftlab.es.noise import private_generator
 from driftlab.report.formats import flat
-from driftlab.run.plan import PlannedRun, load_plan, resolve
+from driftlab.run.plan import PlannedRun, load_plan, refuse_several_arms, resolve
 from driftlab.tasks.targets import target
 
 SCHEMA = 1
@@ -91,9 +91,7 @@ def plan_sequences(
         if key in _SET_HERE:
             raise SpecError(f"--set {key}=... is what the sequence itself sets for every stage: leave it out")
     plan = load_plan(source, overrides, [] if arm is None else [arm], seeds)
-    arms = list(dict.fromkeys(one.spec.arm for one in plan))
-    if len(arms) > 1:
-        raise SpecError(f"{source} has the arms {', '.join(map(repr, arms))}, and one is trained: name it with --arm")
+    refuse_several_arms(plan, source, "trained")
     spec = plan[0].spec
     if spec.trainer == "folders":
         raise SpecError(

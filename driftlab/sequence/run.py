@@ -20,7 +20,7 @@ from driftlab.drift.sequences import stage_products
 from driftlab.drift.stats import Array
 from driftlab.errors import RunError
 from driftlab.models.base import BaseModel, load_base
-from driftlab.models.checkpoints import in_format, weights_at
+from driftlab.models.checkpoints import check_base, in_format, weights_at
 from driftlab.models.save import save_folder
 from driftlab.report.runs import read_run
 from driftlab.report.sequences import SequenceData
@@ -84,8 +84,7 @@ def _write_end(chain: Chain, stage: Stage) -> None:
 def _start(stage: Stage, store: RunStore) -> BaseModel:
     """The base of a stage in float32. Raises RunError when it is not what the stage started from."""
     base = _loaded(stage.spec.model.source, stage.spec.model.revision)
-    if base.weights_hash != store.manifest.model["weights_hash"]:
-        raise RunError(f"{store.path} started from other base weights than {base.source} holds now: restore a copy")
+    check_base(store, base)
     return base
 
 

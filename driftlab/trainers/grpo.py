@@ -10,7 +10,7 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class GrpoTrainer:
     spec: the run.
     state: base weights, and those of the step to go on from; ``weights`` follows at steps of ``schedule``.
     base: tokenizer and architecture; its live model is copied, not touched.
+    prompts: token ids of ``items``; ``ends``: ids that end an answer.
     folder: where TRL keeps its state, and the base as a folder for the reference model of a KL penalty.
     schedule: steps at which weights are needed.
     """
@@ -58,6 +59,8 @@ class GrpoTrainer:
         base: BaseModel,
         target: Target,
         items: Sequence[Item],
+        prompts: Sequence[Sequence[int]],
+        ends: Collection[int],
         shape: Shape,
         folder: Path,
         schedule: Sequence[int],
@@ -66,9 +69,7 @@ class GrpoTrainer:
         self.spec, self.grpo, self.state, self.base = spec, spec.grpo, state, base
         self.target, self.items, self.shape = target, items, shape
         self.folder, self.schedule = folder, frozenset(schedule)
-        self.lengths = [len(self._encoded(row)) for row in range(len(items))]
-        end = base.model.generation_config.eos_token_id
-        self.ends = {end} if isinstance(end, int) else set(end)
+        self.lengths, self.ends = [len(prompt) for prompt in prompts], ends
         self.count = _Count()
 
     def train(self, record: Record, arrive: Arrive) -> None:
@@ -87,14 +88,14 @@ class GrpoTrainer:
         from datasets import Dataset
         from trl import GRPOTrainer
 
-        count = self.count
+        own = self
 
         class Timed(GRPOTrainer):
             def training_step(self, *args: Any) -> Any:
                 """Rollouts, rewards, forward and backward; not the optimiser's step."""
                 started = time.perf_counter()
                 loss = super().training_step(*args)
-                count.model_seconds += time.perf_counter() - started
+                own.count.model_seconds += time.perf_counter() - started
                 return loss
 
         order = prompt_order(self.spec.seed, len(self.items), self.grpo.prompts, self.grpo.iterations)
@@ -210,24 +211,12 @@ class GrpoTrainer:
         self.count.reward_seconds += time.perf_counter() - started
         return list(rewards)
 
-    def _encoded(self, row: int) -> Sequence[int]:
-        prompt, tokenizer = self._prompt(self.items[row]), self.base.tokenizer
-        if isinstance(prompt, str):
-            ids: Sequence[int] = tokenizer(prompt)["input_ids"]
-            return ids
-        found: Sequence[int] = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)[
-            "input_ids"
-        ]
-        return found
-
     def record_of(
         self, logs: Mapping[str, float], step: int, total_seconds: float, weights: str | None
     ) -> GradientStep:
         """The iteration that just ended; the count begins anew."""
-        count, device = self.count, self.spec.model.device
-        done = replace(count)
-        count.rewards, count.prompts, count.answers = [], [], []
-        count.model_seconds = count.reward_seconds = 0.0
+        done, self.count = self.count, _Count()
+        device = self.spec.model.device
         penalised = self.grpo.beta > 0
         for name in ("loss", "grad_norm", "kl"):
             if not math.isfinite(logs.get(name, 0.0)):
